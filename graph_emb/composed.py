@@ -20,6 +20,7 @@ from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
+from graph_emb.core.notebook import Card
 from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, as_ids, check_ids
@@ -31,7 +32,7 @@ KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
 ROWS_AT_ONCE = 1 << 16
 
 
-class ComposedEmbedding:
+class ComposedEmbedding(Card):
     """A table of N rows that keeps far fewer: each is a sum of rows that nodes share.
 
     ``emb(ids)`` returns rows that autograd follows, as of a ``DistEmbedding``; a sparse optimizer takes it in the place
@@ -271,6 +272,10 @@ class ComposedEmbedding:
         return (
             f"ComposedEmbedding({of}, {self.num_parameters / max(1, self._num_rows * self._dim):.2%} of a full table)"
         )
+
+    def _facts(self) -> dict[str, Any]:
+        rows = f"{self._num_rows:,} x {self._dim}"
+        return {"name": self._name, "rows": rows, "kind": self.kind, "parameters": self.num_parameters}
 
 
 class ComposedRows:

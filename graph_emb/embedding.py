@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
+from graph_emb.core.notebook import Card
 from graph_emb.gradient_trace import PendingGradients, Trace
 from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
@@ -53,7 +54,7 @@ class _Capture(torch.autograd.Function):
         return None, None, None, None
 
 
-class DistEmbedding(PendingGradients):
+class DistEmbedding(PendingGradients, Card):
     """Learnable rows, partitioned by the graph's partition policy, trained by a sparse optimizer.
 
     ``emb(ids)`` returns rows that autograd follows; ``optimizer.step()`` applies what came back.
@@ -442,6 +443,11 @@ class DistEmbedding(PendingGradients):
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
+
+    def _facts(self) -> dict[str, Any]:
+        whole, transport = f"{self.num_embeddings:,} x {self.embedding_dim}", self._transport
+        facts = {"name": self._name, "rows": whole, "dtype": self._spec.dtype, "mode": transport.mode}
+        return {**facts, "trainers": transport.world_size, "placement": self._spec.placement}
 
 
 def lookup(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graph_emb import optimizer_files
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.notebook import Card
 from graph_emb.dgl_names import DGLNames
 from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
@@ -30,7 +31,7 @@ from graph_emb.transport.base import Push, Transport
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 
 
-class SparseOptimizer(DGLNames):
+class SparseOptimizer(DGLNames, Card):
     """Applies the gradients of touched rows by one rule. Base of the named optimizers.
 
     A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
@@ -119,6 +120,10 @@ class SparseOptimizer(DGLNames):
         # two thirds of the time that torch itself does.
         add = inspect.unwrap(torch.optim.Optimizer.add_param_group)
         add(self, {"params": [table.anchor for table in tables], **group})
+
+    def _facts(self) -> dict[str, Any]:
+        rates = ", ".join(str(group["lr"]) for group in self.param_groups)
+        return {"rule": self.rule_type.__name__, "lr": rates, "tables": ", ".join(self._tables)}
 
     def _check_open(self) -> None:
         if not self._detach.alive:

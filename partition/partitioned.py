@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.core.notebook import Card
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 from graph_emb.graph.dgl_format import StoredGraph, forget, read_graph, read_tensors
 from graph_emb.graph.readers.tables import read_npy
@@ -47,7 +48,7 @@ class PartPolicy:
     original_ids: OriginalIds | None = None
 
 
-class PartitionedGraph:
+class PartitionedGraph(Card):
     """A partition on disk.
 
     Args:
@@ -91,6 +92,11 @@ class PartitionedGraph:
 
     def __repr__(self) -> str:
         return f"PartitionedGraph({str(self.path)!r}: {self.num_parts} parts, {self.num_nodes()} nodes)"
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {"nodes": self.num_nodes(), "edges": self.num_edges()}
+        types = {"node types": ", ".join(self.ntypes), "edge types": ", ".join(map(":".join, self.etypes))}
+        return {"path": self.path, "name": self.name, "parts": self.num_parts, **sizes, **types}
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.graph.ids import as_ids, distinct_ids, find_ids, number_ids
-from graph_emb.graph.typed import summary
+from graph_emb.graph.typed import summary, summary_card
 
 Duplicates = Literal["first", "sum"]
 SelfLoops = Literal["keep", "drop"]
@@ -56,6 +56,7 @@ class Graph:
     node_ids: NDArray | None = None
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         if self.indptr.ndim != 1 or len(self.indptr) == 0:

@@ -24,7 +24,7 @@ from graph_emb.graph.readers.ogb import link_split, needs_root, ogb_root
 from graph_emb.graph.readers.source import MASKS, PART_WORDS, WEIGHT, ReadOptions, checked_file, mask_of, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
-from graph_emb.graph.typed import NODE_TYPE, HeldOut, HeteroGraph, summary
+from graph_emb.graph.typed import NODE_TYPE, HeldOut, HeteroGraph, summary, summary_card
 
 GRAPH_FILE = "graph.npz"
 FOLDERS = ("blogcatalog", "cnr2000", "cora", "soc_epinions1", "web_notredame")
@@ -85,6 +85,7 @@ class Dataset:
     asked: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         for ntype, labels in self.labels.items():

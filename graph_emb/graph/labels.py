@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.graph.csr import frozen
 from graph_emb.graph.ids import first_outside
-from graph_emb.graph.typed import summary
+from graph_emb.graph.typed import summary, summary_card
 
 MAX_CLASSES = 2**31  # what int32 tells apart
 
@@ -39,6 +39,7 @@ class Labels:
     class_names: tuple[str, ...] | None = None
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("indices", np.int32)):

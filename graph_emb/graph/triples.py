@@ -13,7 +13,7 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink
 from graph_emb.core.errors import DataError
-from graph_emb.graph.typed import summary
+from graph_emb.graph.typed import summary, summary_card
 
 PARTS = ("train", "valid", "test")
 
@@ -55,6 +55,7 @@ class KnowledgeGraph:
     train_elsewhere: int = 0
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         if "train" not in self.parts and not self.train_elsewhere:

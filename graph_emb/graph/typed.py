@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.notebook import card
 from graph_emb.graph.ids import first_outside
 
 EdgeType = tuple[str, str, str]
@@ -30,6 +31,14 @@ def summary(value: Any) -> str:
     shown = {part.name: _short(getattr(value, part.name)) for part in fields(value)}
     held = [f"{name}={own}" for name, own in shown.items() if own not in ("None", "{}", "frozenset()")]
     return f"{type(value).__name__}({', '.join(held)})"
+
+
+def summary_card(value: Any) -> str:
+    """As ``summary``, for notebooks."""
+    shown = {part.name: _short(getattr(value, part.name)) for part in fields(value)}
+    return card(
+        type(value).__name__, {name: own for name, own in shown.items() if own not in ("None", "{}", "frozenset()")}
+    )
 
 
 def _short(value: Any, most: int = 6) -> str:
@@ -66,6 +75,7 @@ class HeldOut:
     classes: Mapping[str, int] = field(default_factory=dict)
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def to_arrays(self, edges: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
         """All of it by path, such as ``links/valid/edge``, without what the graph tells: ``of_arrays`` takes it back.
@@ -159,6 +169,7 @@ class HeteroGraph:
     held_out: HeldOut | None = None
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         for etype, (src, dst) in self.edges.items():

@@ -20,7 +20,7 @@ from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import REVERSE_PREFIX, WEIGHT
 from graph_emb.graph.readers.triples import RELATION
 from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
-from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeldOut, HeteroGraph, summary
+from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeldOut, HeteroGraph, summary, summary_card
 
 DROPPED, MERGED, ADDED = "self loops dropped", "duplicate edges merged", "reverse edges added"
 
@@ -48,6 +48,7 @@ class PlainDataset:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
         check_labels(self.name, self.labels, self.graph.num_nodes)
@@ -217,6 +218,7 @@ class TypedNodes:
     class_names: tuple[str, ...] | None = None
 
     __repr__ = summary
+    _repr_html_ = summary_card
 
 
 def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:

@@ -15,6 +15,7 @@ import numpy as np
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.notebook import Card
 from graph_emb.core.storage import xxh64_of
 from graph_emb.core.terminal import held_interrupts, note
 from graph_emb.core.threads import thread_count
@@ -46,8 +47,8 @@ class EvaluationError(GraphEmbError):
     """The rows were trained and kept, but could not be judged; the cause says why."""
 
 
-@dataclass(frozen=True)
-class PipelineResult:
+@dataclass(frozen=True, repr=False)
+class PipelineResult(Card):
     """Result of a run.
 
     Attributes:
@@ -71,6 +72,16 @@ class PipelineResult:
     tables: dict[str, Embeddings] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     network: KeptNetwork | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"PipelineResult({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _facts(self) -> dict[str, Any]:
+        sizes = {name: "{:,} x {}".format(*table.weights.shape) for name, table in self.tables.items()}
+        scores = {name: f"{value:.4f}" for name, value in scores_of(self.metrics.get("evaluation", {})).items()}
+        named = {"model": self.config.model.name, "dataset": self.config.dataset.name, "status": self.metrics["status"]}
+        place = {} if self.folder is None else {"folder": self.folder}
+        return {**named, **{f"rows of {name}": size for name, size in sizes.items()}, **scores, **place}
 
     @property
     def interrupted(self) -> bool:
