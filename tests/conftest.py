@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.transport.runtime import init, shutdown
+from tests import warm
 from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -45,6 +47,21 @@ def ranks() -> Iterator[Ranks]:
     made = Ranks()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> Iterator[str]:
+    """Where the process listens from which the tests of ``warm_starts`` fork theirs."""
+    with warm.server() as place:
+        yield place
+
+
+@pytest.fixture
+def warm_starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python programs start warm (see ``tests/warm.py``), but not those of tests that are marked ``cold``."""
+    if request.node.get_closest_marker("cold") is None:
+        monkeypatch.setenv(warm.PLACE, request.getfixturevalue("warm_server"))
+        monkeypatch.setattr(subprocess, "Popen", warm.Popen)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.models.gnn.planted import planted
 from tests.netns import Network, network
 from tests.transport.kvstore.cluster import LIMIT
 
-pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph")]
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph", "warm_starts")]
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "dgl"
 NUM = 80

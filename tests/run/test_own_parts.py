@@ -26,7 +26,7 @@ from partition import PartitionedGraph
 from tests.ogb_layout import write_arxiv, write_mag
 from tests.ranks import Ranks
 
-pytestmark = [pytest.mark.usefixtures("fresh_mode"), pytest.mark.dist]
+pytestmark = [pytest.mark.usefixtures("fresh_mode", "warm_starts"), pytest.mark.dist]
 
 OPTIONS: dict[str, Any] = {"hidden_dim": 8, "num_seeds": 1, "epochs": 3, "eval_every": 1, "threads": 1, "dropout": 0.0}
 

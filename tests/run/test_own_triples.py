@@ -25,7 +25,7 @@ from graph_emb.sampling.partitioned_triples import OwnTriples
 from partition import PartitionedGraph
 from tests.ranks import Ranks
 
-pytestmark = [pytest.mark.usefixtures("fresh_mode"), pytest.mark.dist]
+pytestmark = [pytest.mark.usefixtures("fresh_mode", "warm_starts"), pytest.mark.dist]
 
 RECIPE: dict[str, Any] = {
     "model": "complex", "dim": 8, "num_negatives": 6, "chunk_size": 4, "batch_size": 32, "epochs": 3, "valid_every": 1,

@@ -22,7 +22,7 @@ from graph_emb.run.parallel import Trainers, cut, of_one_type, own_part
 from graph_emb.run.run_folder import read_metrics
 from tests.ranks import Ranks as Workers
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
 
 QUICK: dict[str, Any] = {
     "dim": 16,
@@ -153,6 +153,7 @@ LONG = {
 }
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize(
     ("model", "mode", "number"),
     [

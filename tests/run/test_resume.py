@@ -24,6 +24,7 @@ from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.run.pipeline import FREE_FIELDS, FREE_SECTIONS, about, about_now
+from tests import warm
 
 RUN: dict[str, Any] = {"num_walks": 2, "walk_length": 10, "dim": 4, "threads": 1, "evaluate": False, "epochs": 2}
 COUNTS = ("epoch", "walks", "tokens")
@@ -183,7 +184,7 @@ def killed_at_the_first_checkpoint(command: list[str], out: Path) -> None:
     """
     line, folder = [sys.executable, "-m", "graph_emb", *command], out.with_name(f"{out.name}-checkpoints")
     for _ in range(10):
-        job = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        job = warm.Cold(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         while not list(folder.glob("*/manifest.json")):
             assert job.poll() is None, job.communicate()[1].decode()
             time.sleep(0.01)
@@ -201,6 +202,7 @@ def killed_at_the_first_checkpoint(command: list[str], out: Path) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -25,6 +25,8 @@ from graph_emb.run.launch.job import run_local
 from graph_emb.transport import job, runtime
 from tests.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 CLEAN = (*job.WORDS, "LOCAL_RANK", job.HOSTS_VARIABLE, job.DGL_MODE, *job.OTHER_LAUNCHERS)
 
 # Every process adds 1 to each row: a table of its own shows 1, a shared one the number of processes.
@@ -367,6 +369,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.cold  # reads the environment that a process was started with
 @pytest.mark.dist
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_child_of_a_rank_does_not_take_its_place(tmp_path: Path, alone: Any, method: str) -> None:

@@ -89,6 +89,7 @@ def test_two_ranks_are_as_good_as_one(ranks: Ranks, alone: dict[str, Any]) -> No
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("recipe", [["--lr", "0.1"], [*ADAGRAD, "--lr", "0.2"]], ids=["sgd", "adagrad"])
 def test_trainers_and_a_server_are_as_good_as_one_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: list[str]

@@ -106,6 +106,7 @@ def test_two_ranks_find_the_areas(ranks: Ranks, dbis: Path, typed: bool) -> None
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 def test_trainers_and_a_server_find_the_areas(dbis: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from graph_emb.cli.main import main
 

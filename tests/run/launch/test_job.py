@@ -17,7 +17,7 @@ from graph_emb.run.launch.watch import ProcessFailure
 from graph_emb.transport.guard import new_token
 from graph_emb.transport.kvstore.layout import free_ports
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
 
 MEET = """
 import os, pathlib, sys

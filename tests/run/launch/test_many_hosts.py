@@ -16,7 +16,7 @@ import graph_emb as ge
 from graph_emb.transport.guard import new_token
 from tests.netns import Network, network
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
 
 PORT = 29_500
 TIMEOUT = 30

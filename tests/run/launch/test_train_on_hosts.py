@@ -24,7 +24,7 @@ from tests.run.test_row_options import RUNS, root, rows_of
 
 __all__ = ["root"]
 
-pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("fresh_mode")]
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("fresh_mode", "warm_starts")]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 PATIENCE = 400

@@ -18,7 +18,7 @@ from graph_emb.transport.kvstore.layout import free_ports
 from tests import dgl_servers
 from tests.transport.kvstore.cluster import Cluster
 
-pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph")]
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph", "warm_starts")]
 
 NUM = 60
 
