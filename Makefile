@@ -6,8 +6,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # DGL's other version, beside the environment's own, for the tests of both.
 OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
+# Each of the hundreds of processes would compile the package anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
 # Files of tests that run at a time: many wait for processes, timeouts and links most of the time.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)

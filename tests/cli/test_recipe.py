@@ -87,6 +87,7 @@ def test_a_seed_that_broke_off_is_run_again_in_its_place(tmp_path: Path) -> None
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("mode", [["--trainers", "2"], ["--mode", "kvstore", "--trainers", "2"]], ids=str)
 def test_several_trainers_run_the_seeds_of_a_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: list[str]

@@ -18,7 +18,7 @@ from graph_emb.transport.kvstore.layout import free_ports
 from tests.partition import dist_client
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
-pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph")]
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph", "warm_starts")]
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 400  # a test that hangs fails, one whose processes import DGL on a busy machine does not
 

@@ -153,6 +153,7 @@ def test_a_cut_cable_becomes_an_error_on_every_host(job, mode: str) -> None:
     assert any(named in text for text in texts[:2]), texts
 
 
+@pytest.mark.cold  # the kernel ends trainers with their launcher
 @MODES
 def test_a_killed_host_becomes_an_error_on_the_others(job, mode: str) -> None:
     with network(3) as net:
