@@ -6,8 +6,9 @@ Legend: R rows of the whole table.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -32,14 +33,17 @@ from graph_emb.checkpoint.row_files import (
     PIECE_BYTES,
     STATE,
     WEIGHT,
+    ChosenRows,
     PieceReader,
     TableShare,
+    row_pieces,
     write_shares,
 )
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.core.storage import OutputFile, write_file, write_text
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.table.spec import StateSpec
+from graph_emb.transport.base import TableRows
 
 
 def chain_of(place: Path) -> list[Path]:
@@ -80,8 +84,8 @@ def check_chain(base: Path, deltas: Sequence[Path]) -> None:
 
 
 class ChainRows:
-    """The rows of a growing table from a base and its deltas, each as the last one has it, ascending by id: a
-    ``TableRows`` that is read alone.
+    """The rows of a table from a base and its deltas, each as the last one has it, ascending by id: a ``TableRows``
+    that is read alone.
 
     Args:
         readers: Of the table in the base and each delta, in their order.
@@ -147,6 +151,59 @@ class ChainRows:
         return None
 
 
+def changed_since(share: TableShare, before: ChainRows) -> TableShare:
+    """The rows of a table of a fixed size that differ in a bit from those of a checkpoint, or that it has not.
+
+    They are found by comparing, so that it does not matter what changed them. Rows that are not in this process's
+    memory (of a file tier, a device or far servers) are all taken as changed.
+    """
+    columns = [name.removeprefix(STATE) for name in share.columns(0)]
+    chosen: list[TableRows] = []
+    ids, first = [np.empty(0, np.int64)], 0
+    for rows in share.rows:
+        own = share.ids.of(rows.first_id, rows.first_id + rows.num_rows)
+        held = {name: rows.memory(name) for name in columns}
+        here = {name: memory for name, memory in held.items() if memory is not None}
+        if len(here) < len(held):
+            return share
+        which = np.flatnonzero(~_unchanged(own, here, before))
+        chosen.append(ChosenRows(rows, which, first))
+        ids.append(own[which])
+        first += len(which)
+    joined = np.concatenate(ids)
+    return replace(share, ids=ArrayIds(joined, len(joined)), rows=chosen, changed=True)
+
+
+def _unchanged(ids: np.ndarray, here: Mapping[str, Tensor], before: ChainRows) -> np.ndarray:
+    """Which rows, of original ids (R,), are bit for bit those of a checkpoint, (R,) bool."""
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    same = np.zeros(len(ids), bool)
+    row_bytes = sum(memory[:1].nbytes for memory in here.values())
+    for start, stop in row_pieces(before.num_rows, row_bytes):
+        low, high = np.searchsorted(sorted_ids, before.ids[[start, stop - 1]] + np.array([0, 1]))
+        common, mine, theirs = np.intersect1d(
+            sorted_ids[low:high], before.ids[start:stop], assume_unique=True, return_indices=True
+        )
+        if not len(common):
+            continue
+        rows = torch.from_numpy(order[low:high][mine])
+        equal = np.ones(len(rows), bool)
+        for name, memory in here.items():
+            column = name if name == WEIGHT else STATE + name
+            saved = before.read(column, start, stop)[torch.from_numpy(theirs)]
+            bits = [_bits(one) for one in (memory.index_select(0, rows), saved)]
+            equal &= (bits[0] == bits[1]).all(axis=1)
+        same[rows.numpy()] = equal
+    return same
+
+
+def _bits(rows: Tensor) -> np.ndarray:
+    """The bytes of rows, (R, bytes)."""
+    found: np.ndarray = rows.contiguous().reshape(len(rows), -1).view(torch.uint8).numpy()
+    return found
+
+
 def _ids_of(reader: TableReader, file: RowsEntry) -> np.ndarray:
     with reader.open(file) as opened:
         ids = reader.ids(opened, file, 0, file.rows)
@@ -188,13 +245,14 @@ def merge_checkpoints(base: str | Path, deltas: Sequence[str | Path], out: str |
     last = chain[-1]
     with ExitStack() as held:
         folder = held.enter_context(pending_checkpoint(target, Retention(None, None, None)))
-        shares = [_share([c.part(name) for c in chain]) for name, entry in last.manifest.tables.items() if entry.growth]
+        merged = [name for name, entry in last.manifest.tables.items() if entry.is_delta]
+        shares = [_share([checkpoint.part(name) for checkpoint in chain]) for name in merged]
         files = write_shares(folder.path, shares, 0)
         tables = {}
         for name, entry in last.manifest.tables.items():
             changed = {"num_rows": entry.total, "files": files[name]} if name in files else {}
             growth = entry.growth.model_copy(update={"delta": None}) if entry.growth else None
-            tables[name] = entry.model_copy(update={**changed, "growth": growth})
+            tables[name] = entry.model_copy(update={**changed, "growth": growth, "changed_of": None})
         manifest = last.manifest.model_copy(update={"tables": tables, "parent": None})
         written = {file.name for of in files.values() for file in of}
         for file in manifest.files():
@@ -221,4 +279,5 @@ def _share(readers: Sequence[TableReader]) -> TableShare:
         if state.kind != "table"
     }
     dtype = getattr(torch, entry.dtype)
-    return TableShare(readers[-1].name, entry.dim, dtype, specs, ArrayIds(rows.ids, rows.num_rows), [rows], step=0)
+    ids, step = ArrayIds(rows.ids, rows.num_rows), None if entry.growth is None else 0
+    return TableShare(readers[-1].name, entry.dim, dtype, specs, ids, [rows], step=step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def load_checkpoint(
     for shard in growing(whole):
         shard.track(digest)
     fixed = [table for table, _ in matched.tables if not table.spec.growth]
-    grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table in fixed}
+    grown = {table.name: table.num_embeddings - manifest.tables[table.name].total for table in fixed}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
     return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
 
@@ -179,7 +180,9 @@ def _prepare(
         if isinstance(table, GrowingEmbedding):
             back = GrowingRestorer(table, [one.part(table.name) for one in chain], with_state)
         else:
-            back = TableRestorer(table, checkpoint.table(table.name), with_state)
+            if manifest.tables[table.name].growth is not None:
+                checkpoint.table(table.name)  # refuses a delta
+            back = TableRestorer(table, [one.part(table.name) for one in chain], with_state)
         back.check(allow_new_rows)
         rows.append(back)
     groups = [optimizer.checked_groups(header, where) for optimizer, header in matched.optimizers]
@@ -332,14 +335,16 @@ class TableRestorer:
 
     Args:
         table: The table; its ids decide which rows of the checkpoint belong where.
-        reader: Its rows in the checkpoint.
+        readers: Its rows in the checkpoint; of a delta those of all that it follows, in their order, and its own.
         with_state: Load optimizer state too.
     Attributes:
         covered: For each share of this process which of its rows the checkpoint has, (N,) bool; after ``check``.
     """
 
-    def __init__(self, table: DistEmbedding, reader: TableReader, with_state: bool) -> None:
-        self._table, self._reader = table, reader
+    def __init__(self, table: DistEmbedding, readers: Sequence[TableReader], with_state: bool) -> None:
+        # Those before the last one that has all rows are not read.
+        whole = max(k for k, one in enumerate(readers) if not one.entry.is_delta)
+        self._table, self._readers, reader = table, readers[whole:], readers[-1]
         columns = [name for name in reader.columns if not name.startswith(GROWTH)]
         self._columns = columns if with_state else [WEIGHT]
         self._shares: Sequence[TableRows] = table.transport.rows(table.name)
@@ -356,24 +361,11 @@ class TableRestorer:
             PartitionError: the checkpoint has an id that the table has not, has one twice, or, unless new rows are
                 allowed, lacks one.
         """
-        where = f"{self._reader.folder}: table {self._reader.name!r}"
-        for file in self._reader.entry.files:
-            with self._reader.open(file) as reader:
-                for start, stop in row_pieces(file.rows, 1, IDS_AT_A_TIME):
-                    original = self._reader.ids(reader, file, start, stop)
-                    if not (original[1:] > original[:-1]).all():
-                        raise DataError(f"{where}: the ids of {file.name} do not ascend; the file is damaged")
-                    places = self._ids.find(original)
-                    if len(strange := np.flatnonzero(places < 0)):
-                        raise PartitionError(
-                            f"{where}: {file.name} has original id {original[strange[0]]}, which is not among the "
-                            f"{self._table.num_embeddings} ids of the table here; is it another graph?"
-                        )
-                    for rows, covered in zip(self._shares, self.covered, strict=True):
-                        own = places[(places >= rows.first_id) & (places < rows.first_id + rows.num_rows)]
-                        if covered[own - rows.first_id].any():
-                            raise PartitionError(f"{where}: {file.name} repeats an id of another file")
-                        covered[own - rows.first_id] = True
+        where = f"{self._readers[-1].folder}: table {self._readers[-1].name!r}"
+        for reader in self._readers:
+            found = self._found(reader)
+            for covered, own in zip(self.covered, found, strict=True):
+                covered |= own
         for rows, covered in zip(self._shares, self.covered, strict=True):
             if not allow_new_rows and not covered.all():
                 row = int(np.flatnonzero(~covered)[0])
@@ -384,24 +376,50 @@ class TableRestorer:
                 )
             self._first_values.append(self._at_once(rows, ~covered))
 
+    def _found(self, source: TableReader) -> list[np.ndarray]:
+        """For each share of this process which of its rows one checkpoint has, (N,) bool; each in one file."""
+        where, found = (
+            f"{source.folder}: table {source.name!r}",
+            [np.zeros(rows.num_rows, bool) for rows in self._shares],
+        )
+        for file in source.entry.files:
+            with source.open(file) as reader:
+                for start, stop in row_pieces(file.rows, 1, IDS_AT_A_TIME):
+                    original = source.ids(reader, file, start, stop)
+                    if not (original[1:] > original[:-1]).all():
+                        raise DataError(f"{where}: the ids of {file.name} do not ascend; the file is damaged")
+                    places = self._ids.find(original)
+                    if len(strange := np.flatnonzero(places < 0)):
+                        raise PartitionError(
+                            f"{where}: {file.name} has original id {original[strange[0]]}, which is not among the "
+                            f"{self._table.num_embeddings} ids of the table here; is it another graph?"
+                        )
+                    for rows, covered in zip(self._shares, found, strict=True):
+                        own = places[(places >= rows.first_id) & (places < rows.first_id + rows.num_rows)]
+                        if covered[own - rows.first_id].any():
+                            raise PartitionError(f"{where}: {file.name} repeats an id of another file")
+                        covered[own - rows.first_id] = True
+        return found
+
     def load(self) -> None:
         """Overwrite the rows that the checkpoint has, and give the others their first values."""
         self._table.transport.rows(self._table.name, overwrite=True)
         for rows, covered, first in zip(self._shares, self.covered, self._first_values, strict=True):
-            files = self._reader.entry.files
-            if rows.memory(WEIGHT) is not None:
-                with ThreadPoolExecutor(THREADS) as pool:
-                    for _ in pool.map(lambda file, rows=rows: self._load_file(file, rows), files):
-                        pass
-            else:
-                for file in files:
-                    self._load_file(file, rows)
+            for source in self._readers:  # a later one's rows take the place of an earlier one's
+                load = partial(self._load_file, source, rows)
+                if rows.memory(WEIGHT) is not None:
+                    with ThreadPoolExecutor(THREADS) as pool:
+                        for _ in pool.map(load, source.entry.files):
+                            pass
+                else:
+                    for file in source.entry.files:
+                        load(file)
             if not covered.all():
                 self._begin(rows, ~covered, first)
 
-    def _load_file(self, file: RowsEntry, rows: TableRows) -> None:
-        with self._reader.open(file) as reader:
-            for first, places in self._wanted(reader, file, rows):
+    def _load_file(self, source: TableReader, rows: TableRows, file: RowsEntry) -> None:
+        with source.open(file) as reader:
+            for first, places in self._wanted(source, reader, file, rows):
                 in_a_row = places[0] >= 0 and bool((np.diff(places) == 1).all())
                 for name in self._columns:
                     column = name.removeprefix(STATE)
@@ -418,13 +436,15 @@ class TableRestorer:
                             values = values.index_select(0, torch.from_numpy(ours))
                         rows.write(column, torch.from_numpy(places[low:high][ours]), values)
 
-    def _wanted(self, reader: PieceReader, file: RowsEntry, rows: TableRows) -> Iterator[tuple[int, np.ndarray]]:
+    def _wanted(
+        self, source: TableReader, reader: PieceReader, file: RowsEntry, rows: TableRows
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """(first row in the file, place in ``rows`` of it and of the rows after it; -1: not ours), piece by piece."""
         first, end = 0, file.rows
         if isinstance(self._ids, SameIds):
-            first, end = self._reader.span(reader, file, rows.first_id, rows.first_id + rows.num_rows)
+            first, end = source.span(reader, file, rows.first_id, rows.first_id + rows.num_rows)
         for start, stop in row_pieces(end - first, 1, IDS_AT_A_TIME):
-            original = self._reader.ids(reader, file, first + start, first + stop)
+            original = source.ids(reader, file, first + start, first + stop)
             places = self._ids.find(original) - rows.first_id
             ours = np.flatnonzero((places >= 0) & (places < rows.num_rows))
             if len(ours):

@@ -137,7 +137,7 @@ class GrowthEntry(_Lean):
 class TableEntry(_Lean):
     """One table."""
 
-    unnamed = ("growth",)
+    unnamed = ("growth", "changed_of")
     num_rows: int = Field(ge=0)  # in the files
     dim: int = Field(ge=1)
     dtype: str
@@ -147,11 +147,19 @@ class TableEntry(_Lean):
     state: dict[str, StateEntry] = {}  # by name
     files: list[RowsEntry] = []  # every row is in exactly one file
     growth: GrowthEntry | None = None  # None of a table of a fixed size, whose entry does not name it
+    changed_of: int | None = None  # in a delta of such a table: its rows, of which the files have those that changed
 
     @property
     def total(self) -> int:
         """Rows of the whole table, those of a delta's parents included."""
+        if self.changed_of is not None:
+            return self.changed_of
         return self.num_rows if self.growth is None or self.growth.delta is None else self.growth.delta.total
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether the files have those rows alone that changed since another checkpoint."""
+        return self.changed_of is not None or (self.growth is not None and self.growth.delta is not None)
 
     @model_validator(mode="after")
     def _complete(self) -> TableEntry:

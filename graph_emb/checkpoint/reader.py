@@ -74,7 +74,7 @@ class Checkpoint:
             ConfigError: the checkpoint has no such table, or, as a delta, a part of its rows.
         """
         found = self.part(name)
-        if found.entry.growth is not None and found.entry.growth.delta is not None:
+        if found.entry.is_delta:
             raise ConfigError(
                 f"checkpoint {self.path} is a delta and has those rows of table {name!r} alone that changed; "
                 "graph-emb checkpoint merge makes a full one"

@@ -216,7 +216,8 @@ class TableShare:
     """A rank's rows of a table, with the table's original ids, and this rank's value of each per-table state.
 
     A growing table's ids are those of the rows, and it has a step and candidates (``GrowingShard.candidates``). In a
-    delta the rows are those that changed, and ``gone`` are the ids that left (``GrowingShard.track``).
+    delta the rows are those that changed, and ``gone`` are the ids that left (``GrowingShard.track``); of a table of a
+    fixed size ``changed`` says so.
     """
 
     name: str
@@ -231,6 +232,7 @@ class TableShare:
     gone: Tensor | None = None
     halvings: int = 0
     total: int = 0
+    changed: bool = False
 
     @classmethod
     def of(cls, table: DistEmbedding, with_state: bool, delta: bool = False) -> TableShare:
@@ -268,6 +270,31 @@ class TableShare:
         """The same rows in memory of their own, for a write while training goes on."""
         columns = [name.removeprefix(STATE) for name in self.columns(0)]
         return replace(self, rows=[CopiedRows(rows, columns) for rows in self.rows])
+
+
+class ChosenRows:
+    """Some rows of others in memory; see ``graph_emb.transport.base.TableRows``.
+
+    Args:
+        rows: All of them, in this process's memory.
+        places: Which, (R,) int64.
+        first_id: The place of the first one among the ids of their share.
+    """
+
+    def __init__(self, rows: TableRows, places: np.ndarray, first_id: int) -> None:
+        self._rows, self._places = rows, torch.from_numpy(places)
+        self.first_id, self.num_rows = first_id, len(places)
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        here = self._rows.memory(column)
+        assert here is not None
+        return here.index_select(0, self._places[start:stop])
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        raise AssertionError("chosen rows are read")
+
+    def memory(self, column: str) -> Tensor | None:
+        return None
 
 
 class CopiedRows:

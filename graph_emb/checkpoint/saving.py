@@ -180,9 +180,10 @@ def save_checkpoint(
         keep_best: ``"max"`` or ``"min"``: the one with the best metric stays as well.
         background: Return when this rank's rows are copied (memory: once more the rows and state that it stores); the
             files are written meanwhile. See ``PendingCheckpoint``.
-        base: The last checkpoint of these tables, in the same folder: of growing tables the new one, a delta, holds
-            the rows that changed since, and the ids that left. ``load_checkpoint`` reads it with all that it follows,
-            which ``keep_last`` keeps; ``graph-emb checkpoint merge`` makes a full one. Other tables are saved whole.
+        base: The last checkpoint of these tables, in the same folder: the new one, a delta, holds the rows that changed
+            since, and of growing tables the ids that left. ``load_checkpoint`` reads it with all that it follows,
+            which ``keep_last`` keeps; ``graph-emb checkpoint merge`` makes a full one. Rows of tables of a fixed size
+            are compared with the base, which is read for it; where they are not in memory they are saved whole.
     Returns:
         The folder; in the background a ``PendingCheckpoint``.
     Raises:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from graph_emb.checkpoint.deltas import ChainRows, chain_of, changed_since
 from graph_emb.checkpoint.manifest import (
     NAME,
     CheckpointManifest,
@@ -28,6 +29,7 @@ from graph_emb.checkpoint.manifest import (
     digest_of,
     hidden,
 )
+from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.row_files import IDS, TableShare, dtype_name, folder_of, write_shares, write_tensors
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.json_codec import decode, encode
@@ -104,6 +106,11 @@ def take(
     if base is not None:
         about["parent"] = parent_of(place, base, tables, described)
     shares = [TableShare.of(table, table.name in trained, base is not None) for table in tables]
+    if base is not None:
+        chain = [Checkpoint(folder) for folder in chain_of(base)]
+        for k, share in enumerate(shares):
+            if share.step is None:  # of a table of a fixed size
+                shares[k] = changed_since(share, ChainRows([one.part(share.name) for one in chain]))
     return Snapshot(
         place,
         transport.rank,
@@ -166,24 +173,30 @@ def parent_of(
     """What a delta at ``place`` says of the checkpoint that it follows.
 
     Raises:
-        ConfigError: base lies elsewhere or is the same folder; no table grows; the changes of one since base are not
-            known, or base has it with other state.
+        ConfigError: base lies elsewhere or is the same folder, or lacks a table or has it with other state; the changes
+            of a growing table since base are not known.
         DataError: base is no checkpoint.
     """
     if base.parent != place.parent or base == place:
         raise ConfigError(f"base={str(base)!r}: a delta lies beside its base, under another name than {place.name!r}")
     manifest, digest = CheckpointManifest.read(base), digest_of(base)
-    growing = [table for table in tables if isinstance(table.shard, GrowingShard)]
-    if not growing:
-        raise ConfigError(f"base={str(base)!r}: no table grows, and others are saved whole; leave base out")
-    for table in growing:
-        if table.shard.since != digest:  # type: ignore[attr-defined]
+    for table in tables:
+        if table.name not in manifest.tables:
+            raise ConfigError(f"base={str(base)!r}: has no table {table.name!r}; save a full checkpoint first")
+        entry, grows = manifest.tables[table.name], isinstance(table.shard, GrowingShard)
+        if grows != (entry.growth is not None):
+            how = "with a fixed size" if grows else "that grows"
+            raise ConfigError(f"base={str(base)!r}: has table {table.name!r} {how}; save a full checkpoint first")
+        if grows and table.shard.since != digest:  # type: ignore[attr-defined]
             raise ConfigError(
                 f"base={str(base)!r}: what changed in table {table.name!r} since that checkpoint is not known; base is "
                 "the one that was saved in the foreground, or loaded with all state, last"
             )
-        if manifest.tables[table.name].growth is None:
-            raise ConfigError(f"base={str(base)!r}: has table {table.name!r} with a fixed size; save a full one first")
+        if not grows and entry.total > table.num_embeddings:
+            raise ConfigError(
+                f"base={str(base)!r}: has {entry.total} rows of table {table.name!r}, it has {table.num_embeddings} "
+                "now; save a full checkpoint first"
+            )
         saved, now = manifest.tables[table.name].model_dump(mode="json"), described[table.name]
         kinds = [{key: [one["kind"], one["dtype"]] for key, one in of["state"].items()} for of in (saved, now)]
         if kinds[0] != kinds[1]:
@@ -223,6 +236,7 @@ def write_part(snapshot: Snapshot) -> None:
         "growth": {
             share.name: _growth(folder, share, snapshot.rank) for share in snapshot.shares if share.step is not None
         },
+        "changed": {share.name: share.changed for share in snapshot.shares},
         "dense": dense,
         "generators": snapshot.generators,
         "extra": snapshot.extra,
@@ -282,6 +296,8 @@ def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> Tab
         state[key] = {**about, "values": clocks}
     files = [file for part in parts for file in part["files"][name]]
     grown: dict[str, Any] = {}
+    if any(part["changed"].get(name) for part in parts):
+        grown = {"num_rows": sum(file["rows"] for file in files), "changed_of": entry["num_rows"]}
     if name in parts[0]["growth"]:
         shares = [part["growth"][name] for part in parts]
         candidates = [file for share in shares for file in share["candidates"]]

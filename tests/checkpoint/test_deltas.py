@@ -14,6 +14,7 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.partition_book import RangeBook
 from tests.growing_oracle import INIT
 from tests.ranks import Ranks
 from tests.transport.test_growing_ranks import DIM, grads_of, ids_of
@@ -183,8 +184,8 @@ def test_what_a_delta_cannot_follow_is_said(tmp_path: Path) -> None:
         ge.save_checkpoint(tmp_path / "3", **everything, base=second, background=True)
     fixed = ge.DistEmbedding(5, 2, "fixed")
     place = ge.save_checkpoint(tmp_path / "4", tables=[fixed])
-    with pytest.raises(ConfigError, match="no table grows"):
-        ge.save_checkpoint(tmp_path / "5", tables=[fixed], base=place)
+    with pytest.raises(ConfigError, match="has no table 'growing'; save a full checkpoint first"):
+        ge.save_checkpoint(tmp_path / "5", tables=[emb], base=place)
     ge.load_checkpoint(second, **everything, weights_only=False)
     opt.close()
     ge.SparseSGD([emb], lr=0.1)
@@ -273,3 +274,100 @@ def test_a_saved_checkpoint_that_cannot_be_read_again_is_no_base(
     emb.grow([3])
     ge.load_checkpoint(ge.save_checkpoint(tmp_path / "2", tables=[emb], step=2, base=base), tables=[emb])
     assert emb.ids().tolist() == [1, 2, 3]
+
+
+def permuted(num: int = 41) -> tuple[ge.DistEmbedding, ge.SparseOptimizer, dict[str, Any]]:
+    """A table of a fixed size whose rows lie in another order than their original ids, which are far apart."""
+    ids = np.random.default_rng(5).permutation(41)[:num] * 10
+    emb = ge.DistEmbedding(num, DIM, "fixed", INIT, dtype=torch.float64, original_ids=torch.from_numpy(ids))
+    opt = ge.SparseAdam([emb], lr=0.1)
+    return emb, opt, {"tables": [emb], "optimizers": [opt]}
+
+
+def test_a_delta_of_a_fixed_table_has_the_rows_that_differ(tmp_path: Path) -> None:
+    emb, opt, everything = permuted()
+    one = torch.ones(1, DIM, dtype=torch.float64)
+    changes: list[tuple[Any, set[int]]] = [
+        (lambda: opt.update([3, 40, 3], one.repeat(3, 1), emb), {3, 40}),
+        (lambda: emb.shard.weight[7].add_(1.0), {7}),  # as models that train in place
+        (lambda: opt.update([7], one, emb), {7}),
+        (lambda: emb.weight.__setitem__([1], emb.weight[[1]]), set()),  # to what it was
+        (lambda: emb.shard.state["exp_avg"][9].add_(1.0), {9}),
+    ]
+    places = [ge.save_checkpoint(tmp_path / "0", **everything)]
+    for number, (change, touched) in enumerate(changes, 1):
+        change()
+        places.append(ge.save_checkpoint(tmp_path / str(number), **everything, base=places[-1]))
+        ge.save_checkpoint(tmp_path / f"full{number}", **everything)
+        entry = Checkpoint(places[-1]).manifest.tables["fixed"]
+        assert (entry.num_rows, entry.total) == (len(touched), 41)
+        saved = Checkpoint(places[-1]).part("fixed").rows(-(2**63), 2**63 - 1)["ids"]
+        assert set(saved.tolist()) == set(emb.original_ids.of(0, 41)[sorted(touched)].tolist())
+        merged = ge.merge_checkpoints(places[0], places[1:], tmp_path / "merged")
+        assert equal(contents(merged), contents(tmp_path / f"full{number}"))
+    with pytest.raises(ConfigError, match="5 is a delta and has those rows of table 'fixed' alone that changed"):
+        ge.export_checkpoint(places[-1], tmp_path / "out", table="fixed")
+    ge.shutdown()
+    _, _, everything = permuted()
+    ge.load_checkpoint(places[-1], **everything)
+    ge.save_checkpoint(tmp_path / "again", **everything)
+    assert equal(contents(tmp_path / "again"), contents(tmp_path / "full5"))
+
+
+def test_rows_that_a_base_lacks_are_in_the_delta_of_a_grown_table(tmp_path: Path) -> None:
+    _, _, everything = permuted(30)
+    base = ge.save_checkpoint(tmp_path / "0", **everything)
+    ge.shutdown()
+    emb, opt, everything = permuted()
+    ge.load_checkpoint(base, **everything, allow_new_rows=True)
+    place = ge.save_checkpoint(tmp_path / "1", **everything, base=base)
+    assert Checkpoint(place).manifest.tables["fixed"].num_rows == 11
+    ge.save_checkpoint(tmp_path / "full", **everything)
+    assert equal(contents(ge.merge_checkpoints(base, [place], tmp_path / "merged")), contents(tmp_path / "full"))
+    opt.update([0], torch.ones(1, DIM, dtype=torch.float64), emb)
+    assert "0 new" not in str(ge.load_checkpoint(place, **everything).report)
+    ge.save_checkpoint(tmp_path / "again", **everything)
+    assert equal(contents(tmp_path / "again"), contents(tmp_path / "full"))
+    del emb, opt, everything
+    ge.shutdown()
+    _, _, less = permuted(30)
+    with pytest.raises(ConfigError, match="has 41 rows of table 'fixed', it has 30 now"):
+        ge.save_checkpoint(tmp_path / "2", **less, base=place)
+    ge.shutdown()
+    grows = ge.DistEmbedding(ge.growing(99), DIM, "fixed", INIT, dtype=torch.float64)
+    with pytest.raises(ConfigError, match="has table 'fixed' with a fixed size"):
+        ge.save_checkpoint(tmp_path / "2", tables=[grows], base=place)
+
+
+def run_fixed(folder: str, number: int) -> None:
+    """A delta, or number 0, of a table that ranks share, and a full twin of it."""
+    several = number % 2 == 1
+    ge.init(mode="collective" if several else "local")
+    try:
+        policy = RangeBook([0, 4, 11]) if several else None
+        emb = ge.DistEmbedding(11, DIM, "shared", INIT, dtype=torch.float64, part_policy=policy)
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        everything: dict[str, Any] = {"tables": [emb], "optimizers": [opt]}
+        base = Path(folder) / str(number - 1) if number else None
+        if base:
+            ge.load_checkpoint(base, **everything)
+        mine = [number, 10 - number] if emb.transport.rank == 0 else []
+        opt.update(mine, torch.ones(len(mine), DIM, dtype=torch.float64), emb)
+        ge.save_checkpoint(Path(folder) / str(number), **everything, base=base)
+        ge.save_checkpoint(Path(folder) / f"full{number}", **everything)
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_a_chain_of_a_fixed_table_changes_its_number_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    for number in range(4):
+        if number % 2:
+            ranks.run(run_fixed, 2, str(tmp_path), number)
+        else:
+            run_fixed(str(tmp_path), number)
+        if number:
+            assert Checkpoint(tmp_path / str(number)).manifest.tables["shared"].num_rows == 2
+    merged = ge.merge_checkpoints(tmp_path / "0", [tmp_path / str(k) for k in (1, 2, 3)], tmp_path / "merged")
+    found = [contents(place)["shared"] for place in (merged, tmp_path / "full3")]
+    assert equal(*found)
