@@ -31,6 +31,18 @@ def test_a_few_of_the_200_kills_of_the_benchmark(tmp_path: Path) -> None:
 
 
 @pytest.mark.dist
+def test_a_few_of_the_100_kills_of_a_growing_table(tmp_path: Path) -> None:
+    """One in a step that makes rows, one in an eviction, one in the save of a delta."""
+    script = CHECKOUT / "benchmarks" / "growing_kills.py"
+    command = [sys.executable, script, "--kills", "3", "--json", tmp_path / "kills.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "kills.json").read_text())
+    assert found["trainings with the bits of one that was never stopped"] == 3
+    assert all(any(name.startswith(phase) for name in found) for phase in ("growth", "eviction", "saving"))
+
+
+@pytest.mark.dist
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("same_name", [False, True])
 def test_a_save_that_is_killed_at_any_call_of_the_system(tmp_path: Path, same_name: bool, background: bool) -> None:
