@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         create_hash_optimizer_by_address,
     )
     from graph_emb.run.estimate import estimate
+    from graph_emb.run.new_nodes import continue_run, infer
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.table.neighbour_mean import NeighbourMean
@@ -130,6 +131,7 @@ _HOMES = {
         "create_hash_optimizer_by_address",
     ),
     "graph_emb.run.estimate": ("estimate",),
+    "graph_emb.run.new_nodes": ("continue_run", "infer"),
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.neighbour_mean": ("NeighbourMean",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
@@ -207,12 +209,14 @@ __all__ = [
     "__version__",
     "clip_grad_norm_",
     "compat",
+    "continue_run",
     "create_hash_optimizer_by_address",
     "estimate",
     "export_checkpoint",
     "growing",
     "import_dgl_state",
     "in_step",
+    "infer",
     "init",
     "initializers",
     "load_checkpoint",

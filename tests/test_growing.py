@@ -10,12 +10,12 @@ import torch
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError, PartitionError, ShapeError
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optimizer import BY_ADDRESS
 from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.growth import Growth
-from graph_emb.transport.runtime import start_local
 from tests.growing_oracle import IDS, INIT, Oracle
 from tests.transport.test_collective import OPTIMIZERS
 
@@ -352,14 +352,27 @@ def test_dynamic_expansion_makes_tables_grow_that_are_tied_to_no_ids(how: str, m
     assert ge.DistEmbedding(1, 2).spec.growth is None
 
 
+def test_a_run_has_the_tables_of_its_graph_whatever_grows_by_default() -> None:
+    graph = Graph.from_edges(range(8), [*range(1, 8), 0])
+    options: dict[str, Any] = {"dim": 4, "num_walks": 2, "threads": 1, "evaluate": False}
+    ge.shutdown()
+    plain = ge.pipeline("deepwalk", graph, **options)
+    ge.shutdown()
+    ge.init(mode="local", use_dynamic_expansion=True)
+    found = ge.pipeline("deepwalk", graph, **options)
+    assert found.embeddings is not None
+    assert plain.embeddings is not None
+    assert np.array_equal(found.embeddings.weights, plain.embeddings.weights)
+    assert ge.DistEmbedding(1, 2).spec.growth is not None
+    with pytest.raises(ConfigError, match="reach"):
+        ge.pipeline("deepwalk", graph, reach=3)
+    assert ge.DistEmbedding(1, 2).spec.growth is not None
+
+
 def test_a_choice_of_dynamic_expansion_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ge.shutdown()
     with pytest.raises(ConfigError, match="use_dynamic_expansion='1' must be True or False"):
         ge.init(mode="local", use_dynamic_expansion="1")
-    ge.init(mode="local", use_dynamic_expansion=True)
-    with pytest.raises(ModeError, match="a run's tables have the ids of its graph"):
-        start_local(True, "a test")
-    ge.shutdown()
     with pytest.raises(ModeError, match="use_dynamic_expansion=True: tables of kvstore mode have a fixed size"):
         ge.init(mode="kvstore", use_dynamic_expansion=True)
     monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "yes")

@@ -18,6 +18,7 @@ COMMANDS = {
     "estimate": "graph_emb.cli.train:estimate",
     "tune": "graph_emb.cli.tune:run",
     "launch": "graph_emb.cli.launch:run",
+    "infer": "graph_emb.cli.train:infer",
     "eval run": "graph_emb.cli.evaluate:run_again",
     "eval node-class": "graph_emb.cli.evaluate:run",
     "eval link": "graph_emb.cli.evaluate:run",

@@ -39,6 +39,7 @@ ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 LABELS = "node labels: a row for each node, its id and its classes; perhaps a column split"
 SPLIT = "parts of the labelled nodes: rows id,part (train, valid, test), npz masks, or a folder of train and test"
 TEST_EDGES = "edges (or triples) kept out of training to judge links: rows source,target[,part], of test or valid"
+NEW_EDGES = "edges that the data set lacks, by its ids; other ids are new nodes; may be given again"
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
@@ -125,6 +126,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _eval_run(leaf(kinds, "run", "judge a run again, as after its training", "eval run", usage=run_usage))
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
+    _infer(leaf(commands, "infer", "rows of nodes that a run did not have, from their edges", "infer"))
     _neighbors(leaf(commands, "neighbors", "print the nearest rows of some nodes", "neighbors"))
     _report(leaf(commands, "report", "write the page of a run, report.html, again", "report"))
     _compare(leaf(commands, "compare", "put runs side by side: scores, costs, differing settings", "compare"))
@@ -226,6 +228,9 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
+    old = "go on with this run of deepwalk or node2vec, and its settings, where the graph has changed; see --new-edges"
+    parser.add_argument("--from", metavar="RUN", dest="from_run", help=old)
+    parser.add_argument("--new-edges", metavar="FILE", action="append", default=[], help=NEW_EDGES)
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
     add_placing(parser)
     add_restarts(parser)
@@ -238,7 +243,7 @@ def _estimate(parser: Parser) -> None:
     parser.add_argument("--seconds", metavar="S", type=float, help="of training to measure; default: 8")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
     add_flags(parser, TRAIN_FLAGS)
-    parser.set_defaults(recipe=None, hosts=None)
+    parser.set_defaults(recipe=None, hosts=None, from_run=None, new_edges=[])
 
 
 def _ship(parser: Parser) -> None:
@@ -277,6 +282,19 @@ def _launch(parser: Parser) -> None:
 def _judged(parser: Parser) -> None:
     parser.add_argument("--embeddings", metavar="DIR", required=True, help=EMBEDDINGS)
     parser.add_argument("--json", metavar="FILE", help="write the table's numbers there as well")
+
+
+def _infer(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder of deepwalk or node2vec")
+    edges = "edges of the new nodes, by the ids of its graph; an edge list, or any graph that train reads"
+    parser.add_argument("--edges", metavar="FILE", required=True, help=edges)
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the rows of the new nodes")
+    passes = "over walks from each new node; 0: the mean of its neighbours' rows; default: %(default)s"
+    parser.add_argument("--epochs", metavar="N", type=int, default=1, help=passes)
+    parser.add_argument("--seed", metavar="N", type=int, help="of walks and negatives; default: the run's")
+    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores; 1 repeats a seed bit by bit")
+    parser.add_argument("--formats", metavar="A,B", default="npy", help="npy, parquet, word2vec, pt; default: npy")
+    parser.add_argument("--overwrite", action="store_true", help="replace files of the same name in --out")
 
 
 def _eval_run(parser: Parser) -> None:

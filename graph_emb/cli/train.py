@@ -16,7 +16,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import paused_collection
 from graph_emb.core.progress import on_terminal
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import INTERRUPTED, say
+from graph_emb.core.terminal import INTERRUPTED, listed, say
 from graph_emb.run.launch.command import (
     PACKAGE,
     Start,
@@ -36,7 +36,8 @@ REPEATS = {
 }
 """Of runs that do not give the same bits for every number of threads."""
 NOT_OF_RECIPES = (
-    *("model", "dataset", "labels", "split", "test_edges", "hold_out", "config", "directed", "trust_pickle", "no_eval"),
+    *("model", "dataset", "new_edges", "labels", "split", "test_edges", "hold_out", "config", "directed"),
+    *("trust_pickle", "no_eval"),
 )
 """Flags that mean nothing beside ``--recipe``."""
 
@@ -185,9 +186,15 @@ def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:
 
 def config_of(args: argparse.Namespace) -> RunConfig:
     """The configuration of a command line: recipe or --config < flags < key=value."""
-    layers: list[dict[str, Any]] = [read_config_file(args.config)] if args.config else []
-    if args.recipe is not None:
+    layers: list[dict[str, Any]] = []
+    if args.from_run is not None:
+        layers = [_continued(args)]
+    elif args.recipe is not None:
         layers = [_recipe(args)]
+    elif args.config:
+        layers = [read_config_file(args.config)]
+    if args.new_edges and args.from_run is None:
+        layers.append(place_key("dataset.new_edges", args.new_edges))
     if args.model is not None:
         layers.append(place_key("model.name", args.model))
     layers += layers_of(args, TRAIN_FLAGS)
@@ -199,6 +206,38 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if not any("model" in layer for layer in layers):
         raise ConfigError(f"no model: write graph-emb train NAME, or --config FILE; names: {', '.join(MODELS)}")
     return config_from(*layers)
+
+
+def _continued(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the run of --from, with the new edges."""
+    for flag, given in (("--config", args.config), ("--recipe", args.recipe)):
+        if given is not None:
+            raise ConfigError(f"{flag} {given} and --from {args.from_run}: the run has its settings; give one of them")
+    with paused_collection():
+        from graph_emb.run.new_nodes import base_of
+
+    return base_of(args.from_run, args.new_edges)
+
+
+def infer(args: argparse.Namespace) -> int:
+    """Train rows of nodes that a run did not have, beside its own rows, which stay; write them."""
+    with paused_collection():
+        from graph_emb.run.new_nodes import infer as infer_rows
+
+    found = infer_rows(
+        args.run,
+        args.edges,
+        epochs=args.epochs,
+        seed=args.seed,
+        num_threads=args.threads,
+        out=args.out,
+        formats=listed(args.formats),
+        overwrite=args.overwrite,
+        progress=not args.quiet,
+    )
+    num, dim = found.weights.shape
+    print(f"{num:,} new nodes, rows of {dim} numbers: {args.out}")
+    return 0
 
 
 def model_of(layer: Mapping[str, Any]) -> str | None:

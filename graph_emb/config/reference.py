@@ -48,7 +48,7 @@ def settings_of(model: str) -> list[Setting]:
     own = [_setting(path, settings.model_fields[name]) for name, path in paths_of(settings).items() if name != "name"]
     taken = tuple({setting.path for setting in own} | set(settings.without))
     others = [one for one in _of_runs() if not f"{one.path}.".startswith(tuple(f"{path}." for path in taken))]
-    order = ("model", "train", "parallel")
+    order = ("model", "train", "parallel", "output")
     own.sort(key=lambda setting: order.index(setting.path.partition(".")[0]))
     return [*own, *others]
 

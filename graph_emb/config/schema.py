@@ -47,7 +47,7 @@ IN_MEMORY = "in memory: "
 
 NO_READ_OPTIONS = {
     *("name", "digest", "root", "download", "labels", "split", "label_type"),
-    *("hold_out", "test_edges", "validation_edges"),
+    *("hold_out", "test_edges", "validation_edges", "new_edges"),
 }
 
 
@@ -63,6 +63,9 @@ class DatasetSection(Settings):
         default=None, description="file or folder of the train, valid and test nodes; null: the labels file's columns"
     )
     label_type: str | None = Field(default=None, description="the node type that labels and split are of")
+    new_edges: tuple[str, ...] = Field(
+        default=(), description="files of edges that came later, by the graph's ids; other ids are new nodes"
+    )
     test_edges: str | None = Field(
         default=None, description="a file of edges or triples kept out of training, of test or valid"
     )

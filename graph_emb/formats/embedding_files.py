@@ -86,14 +86,23 @@ class Npy(Format):
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._ids, self._rows = (streams[name] for name in self.files)
         self._dtype = ids.dtype.newbyteorder("<")
-        rows = np.dtype("<f4")
-        for stream, dtype, shape in ((self._ids, self._dtype, ids.shape), (self._rows, rows, (len(ids), dim))):
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(cast(Any, stream), header)
+        _write_npy_header(self._ids, self._dtype, ids.shape)
+        _write_npy_header(self._rows, np.dtype("<f4"), (len(ids), dim))
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
         self._ids.write(ids.astype(self._dtype, copy=False).tobytes())
         self._rows.write(rows.astype("<f4", copy=False).tobytes())
+
+
+def _write_npy_header(out: OutputFile, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(cast(Any, out), header)
+
+
+def write_npy(out: OutputFile, array: NDArray[Any]) -> None:
+    """Write numbers as a ``.npy`` file."""
+    _write_npy_header(out, array.dtype.newbyteorder("<"), array.shape)
+    out.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
 
 
 @FORMATS.register("parquet")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -122,6 +122,10 @@ class Labels:
     def num_nodes(self) -> int:
         """N."""
         return len(self.indptr) - 1
+
+    def longer(self, num: int) -> Labels:
+        """The same with so many nodes more at the end, without labels."""
+        return replace(self, indptr=np.concatenate([self.indptr, np.full(num, self.indptr[-1])]))
 
     @property
     def is_single(self) -> bool:

@@ -42,8 +42,8 @@ CONVENTIONS: dict[str, tuple[str, ...]] = {
 """The conventions in which a rule differs; see ``graph_emb.optimizer.PRESETS``."""
 
 PLAIN_FILES = (
-    "hold_out", "test_edges", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header",
-    "separator", "comment", "columns", "validation_edges",
+    "new_edges", "hold_out", "test_edges", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids",
+    "header", "separator", "comment", "columns", "validation_edges",
 )  # fmt: skip
 """Fields of the data set that are about graphs of one node type."""
 OF_LABELS = ("dataset.labels", "dataset.split", "dataset.label_type")

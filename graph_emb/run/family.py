@@ -55,6 +55,7 @@ class Trained:
         metrics: The ``train`` section of metrics.json besides threads and memory; ``parameters`` is among it.
         model: What the family needs besides rows to judge them.
         network: To be kept with the rows; None: there is none, or the rows are all that it gives.
+        files: Arrays that the run folder keeps beside the tables, by the names of their ``.npy`` files.
     """
 
     tables: dict[str, Embeddings]
@@ -62,6 +63,7 @@ class Trained:
     metrics: dict[str, Any] = field(default_factory=dict)
     model: Any = field(default=None, repr=False)
     network: KeptNetwork | None = field(default=None, repr=False)
+    files: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
 
 class Family(ABC):
@@ -83,6 +85,8 @@ class Family(ABC):
             filled["lr_decay"] = "linear" if model.decays else "none"
         if isinstance(model, PlainWalkConfig) and model.warm_start is not None and not model.spectral_start:
             filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
+        if isinstance(model, PlainWalkConfig) and model.from_run is not None:
+            filled["from_run"] = str(Path(model.from_run).expanduser().absolute())
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from graph_emb.graph import Graph, read_graph
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
 from graph_emb.graph.edge_files import read_held_out_edges, read_held_out_triples, without_held_out
+from graph_emb.graph.grown import grown_by
 from graph_emb.graph.label_files import read_labels_and_split, read_split
 from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.triples import KnowledgeGraph
@@ -28,6 +30,8 @@ from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, hold_out_given, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
 from partition import PartitionedGraph
+
+log = logging.getLogger("graph_emb.run.inputs")
 
 REMOVED = "held-out edges removed"
 """The count of edges of the graph that a file keeps out of training."""
@@ -47,10 +51,53 @@ def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> 
 
 
 def read_own(section: DatasetSection, file_format: str | None = None) -> Dataset:
-    """The configured data set with the labels and the split that it brings itself; otherwise as ``read_dataset``."""
-    options = section.read_options()
+    """The configured data set, grown by ``new_edges``, with the labels and the split that it brings itself; otherwise
+    as ``read_dataset``.
+    """
     if section.held is not None and section.digest is None:
         return section.held  # what an earlier seed has read
+    dataset = _read_first(section, file_format)
+    for edges in section.new_edges:
+        dataset = grown_dataset(dataset, edges)
+    return dataset
+
+
+def grown_dataset(dataset: Dataset, edges: Any) -> Dataset:
+    """A data set with more edges, and with new nodes, which have no labels, no features and no part in a split.
+
+    Args:
+        edges: As of ``graph_emb.graph.grown.grown_by``.
+    Raises:
+        ConfigError: the data set is of triples, or has columns of edges or nodes that the new ones lack.
+        DataError: the edges cannot be read, or have ids of another kind.
+    """
+    if dataset.triples is not None:
+        raise ConfigError(f"{dataset.name} is of triples; new edges have no relations, leave dataset.new_edges out")
+    graph = grown_by(dataset.graph, edges)
+    again = Dataset.of_graph(graph, dataset.name)
+    fresh = {ntype: num - dataset.graph.num_nodes[ntype] for ntype, num in graph.num_nodes.items()}
+    lost = [ntype for ntype in dataset.features if fresh[ntype] and ntype not in again.features]
+    if lost:
+        log.warning("%s: nodes of type %s are left without features, which the new ones lack", dataset.name, lost[0])
+    names = {t: np.concatenate([own, _texts_of_new(graph, t, len(own))]) for t, own in dataset.names.items()}
+    return replace(
+        dataset,
+        graph=graph,
+        labels={t: again.labels.get(t) or own.longer(fresh[t]) for t, own in dataset.labels.items()},
+        node_split={**dataset.node_split, **again.node_split},
+        features={t: again.features.get(t, own) for t, own in dataset.features.items() if t not in lost},
+        names=names,
+    )
+
+
+def _texts_of_new(graph: HeteroGraph, ntype: str, first: int) -> NDArray[Any]:
+    """The ids of the nodes of a type from one on, as texts."""
+    return graph.node_ids.get(ntype, np.arange(graph.num_nodes[ntype]))[first:].astype(str)
+
+
+def _read_first(section: DatasetSection, file_format: str | None) -> Dataset:
+    """The data set before it grew."""
+    options = section.read_options()
     if section.held is not None:
         return load_dataset(section.held, section.root, download=section.download, **options)
     if section.digest is not None:
@@ -98,6 +145,11 @@ def following(config: RunConfig) -> RunConfig:
     place, section = partition_of(config.dataset), config.parallel
     if place is None:
         return config
+    if config.dataset.new_edges and section.mode != "local":
+        raise ConfigError(
+            f"dataset.new_edges: {place} is a partition, in whose parts the new nodes are not; make one that has them: "
+            f"graph-emb partition extend {shlex.quote(str(place))} --edges FILE --out DIR"
+        )
     if section.partition is not None and folder_of(section.partition) != folder_of(place):
         raise ConfigError(
             f"parallel.partition = {section.partition!r}: the data set is a partition itself, {place}, whose parts the "
@@ -265,7 +317,8 @@ def edge_policy(model: Settings) -> dict[str, Any]:
 def absolute_paths(section: DatasetSection) -> DatasetSection:
     """The section with its local paths made absolute, so that a written configuration works from any folder."""
     paths = {name: getattr(section, name) for name in ("name", "root", "labels", "split", "test_edges")}
-    found = {name: str(Path(path).absolute()) for name, path in paths.items() if path and _exists(path)}
+    found: dict[str, Any] = {name: str(Path(path).absolute()) for name, path in paths.items() if path and _exists(path)}
+    found["new_edges"] = tuple(str(Path(path).absolute()) for path in section.new_edges)
     return section.model_copy(update=found)
 
 

@@ -16,12 +16,12 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.notebook import Card
-from graph_emb.core.storage import xxh64_of
+from graph_emb.core.storage import write_file, xxh64_of
 from graph_emb.core.terminal import held_interrupts, note
 from graph_emb.core.threads import thread_count
 from graph_emb.evaluate.by_degree import with_degrees
 from graph_emb.evaluate.projection import METHODS, check_method
-from graph_emb.formats.embedding_files import Embeddings, save_embeddings
+from graph_emb.formats.embedding_files import Embeddings, save_embeddings, write_npy
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel
@@ -201,21 +201,22 @@ def run(
     checkpoints = _checkpoints(config, out, overwrite, resume)
     ranks = parallel.start(config)
     try:
-        if ranks is not None and ranks.rank > 0:
-            job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
-            with held_interrupts():
-                trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
-            metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
-            return PipelineResult(config, metrics, None, None)
-        if out is not None:
-            check_place(_place(out), overwrite)
-        started = _Run(
-            config, progress, ranks, checkpoints, watch, on_evaluation
-        )  # reads the data first: bad data makes no folder
-        if out is None:
-            return started.train(None)
-        with RunFolder(out, overwrite=overwrite) as folder:
-            return started.train(folder, add_files, command)
+        with runtime.fixed_tables():
+            if ranks is not None and ranks.rank > 0:
+                job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
+                with held_interrupts():
+                    trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
+                metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
+                return PipelineResult(config, metrics, None, None)
+            if out is not None:
+                check_place(_place(out), overwrite)
+            started = _Run(
+                config, progress, ranks, checkpoints, watch, on_evaluation
+            )  # reads the data first: bad data makes no folder
+            if out is None:
+                return started.train(None)
+            with RunFolder(out, overwrite=overwrite) as folder:
+                return started.train(folder, add_files, command)
     finally:
         if ranks is not None:
             ranks.close()
@@ -260,7 +261,7 @@ FREE_FIELDS = {
 """Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 
 
-OWN_FILES = ("dataset.labels", "dataset.split", "dataset.test_edges")
+OWN_FILES = ("dataset.labels", "dataset.split", "dataset.test_edges", "dataset.new_edges")
 """Fields that name files, of which the content decides, wherever they lie."""
 CONTENT = "content "
 """How the checksums of a field's files begin."""
@@ -274,9 +275,17 @@ def about(config: RunConfig) -> dict[str, Any]:
         if section not in FREE_SECTIONS and name not in FREE_FIELDS.get(section, ()):
             kept[path] = value
     for path in OWN_FILES:
-        if kept[path] is not None and (files := _files_at(kept[path])):
-            kept[path] = CONTENT + " ".join(map(xxh64_of, files))
+        if isinstance(kept[path], str):
+            kept[path] = _content_of(kept[path])
+        elif kept[path]:
+            kept[path] = [_content_of(place) for place in kept[path]]
     return kept
+
+
+def _content_of(place: str) -> str:
+    """The checksums of the files at a place; the place where there is none."""
+    files = _files_at(place)
+    return CONTENT + " ".join(map(xxh64_of, files)) if files else place
 
 
 def _files_at(place: str) -> list[Path]:
@@ -293,7 +302,7 @@ def about_now(saved: Mapping[str, Any], config: RunConfig | None = None) -> Mapp
             None: all are.
     """
     own = {} if config is None else {path: value for path, value in about(config).items() if path in OWN_FILES}
-    unseen = {path: value for path, value in own.items() if value and not value.startswith(CONTENT)}
+    unseen = {path: value for path, value in own.items() if value and not str(value).lstrip("['").startswith(CONTENT)}
     sections: dict[str, Any] = {}
     for path, value in saved.items():
         section, _, name = path.partition(".")
@@ -377,6 +386,8 @@ class _Run:
                 folder.write_text(CONFIG, config_text(self.config))
                 formats = self.config.output.formats
                 self._timed("save", lambda: save_tables(trained.tables, folder.path, formats, trained.network))
+                for name, array in trained.files.items():
+                    write_file(folder.path / name, partial(write_npy, array=array))
         if pressed():
             trained = replace(trained, interrupted=True)
         metrics = {

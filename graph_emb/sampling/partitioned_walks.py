@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,7 +52,7 @@ class PartitionedWalkSampler:
     Args:
         graph: This rank's part.
         group: The ranks; None for a part that is the whole graph.
-        num_walks, walk_length, p, q, seed: As in ``WalkSampler``; equal on all ranks.
+        num_walks, walk_length, p, q, seed, starts: As in ``WalkSampler``; equal on all ranks, nodes in partition order.
     Attributes:
         bytes_sent: To other ranks since the start.
     Raises:
@@ -68,6 +69,7 @@ class PartitionedWalkSampler:
         p: float = 1.0,
         q: float = 1.0,
         seed: int = 0,
+        starts: np.ndarray | None = None,
     ) -> None:
         self.graph, self.group = graph, group
         self.rank, self.world_size = (0, 1) if group is None else (group.rank, group.world_size)
@@ -78,6 +80,7 @@ class PartitionedWalkSampler:
                 f"walks over {graph.num_nodes} nodes: the limit is 1 to {MAX_NODES}; node ids of walks are int32"
             )
         self.walk_length = at_least_one("walk_length", walk_length)
+        self.starts = None if starts is None else _checked_starts(starts, graph.num_nodes)
         self.p, self.q = finite_positive("p", p), finite_positive("q", q)
         # Empty arrays stand for "no weights": the compiled loops have one type, and no branch costs more than a test.
         self._weights = frozen(np.empty(0, np.float32)) if graph.weights is None else graph.weights
@@ -89,10 +92,12 @@ class PartitionedWalkSampler:
             )
         if group is not None:
             self._agree = JointCalls(group).agree
-            options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed)
+            begin = "" if self.starts is None else hashlib.sha256(self.starts.tobytes()).hexdigest()
+            options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed, begin)
             given = group.gather_objects(options, "walk sampler")
             if len(set(given)) > 1:
-                raise ConfigError(f"walk options differ between ranks: {given}; give every rank the same")
+                shown = [one[:-1] for one in given]
+                raise ConfigError(f"walk options differ between ranks: {shown}, or starts do; give every rank the same")
 
     @property
     def num_nodes(self) -> int:
@@ -101,8 +106,8 @@ class PartitionedWalkSampler:
 
     @property
     def num_walks_per_epoch(self) -> int:
-        """Walks of one epoch, over all ranks: num_walks * N."""
-        return self.num_walks * self.graph.num_nodes
+        """Walks of one epoch, over all ranks: num_walks * N, or of the starts that were given."""
+        return self.num_walks * (self.graph.num_nodes if self.starts is None else len(self.starts))
 
     @property
     def layout(self) -> RankRanges:
@@ -149,7 +154,9 @@ class PartitionedWalkSampler:
 
     def _starts(self, epoch: int, batch_size: int, first: int) -> Iterator[np.ndarray]:
         """The start nodes of an epoch, over all ranks, batch by batch, (B,)."""
-        return start_batches(self.seed, epoch, self.graph.num_nodes, self.num_walks, batch_size, first)
+        num = self.graph.num_nodes if self.starts is None else len(self.starts)
+        for batch in start_batches(self.seed, epoch, num, self.num_walks, batch_size, first):
+            yield batch if self.starts is None else self.starts[batch]
 
     def _walk(
         self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, threads: int
@@ -286,6 +293,16 @@ class PartitionedWalkSampler:
         came = self.group.exchange(torch.from_numpy(np.concatenate(pieces)), to_send, to_receive, what).numpy()
         ends = np.cumsum((coming[:, :-1] * words).ravel())
         return np.split(came, ends[:-1]), coming
+
+
+def _checked_starts(starts: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Distinct nodes, ascending, as int32."""
+    found = np.asarray(starts)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
+        raise ConfigError(f"starts of shape {found.shape} and {found.dtype}: give the nodes, (S,), at least one")
+    if found.min() < 0 or found.max() >= num_nodes or (np.diff(found) <= 0).any():
+        raise ConfigError(f"starts are not distinct, ascending nodes of [0, {num_nodes})")
+    return frozen(found.astype(np.int32))
 
 
 def _words(array: np.ndarray) -> np.ndarray:

@@ -38,6 +38,7 @@ class WalkSampler(PartitionedWalkSampler):
         p: Return parameter, large values keep the walk from going back.
         q: In-out parameter, large values keep the walk near the previous node.
         seed: Any integer; epochs of one seed are independent.
+        starts: Nodes at which walks begin, (S,) integers, distinct and ascending; None: all.
     Raises:
         ConfigError: an option is outside its limits.
 
@@ -51,10 +52,18 @@ class WalkSampler(PartitionedWalkSampler):
     """
 
     def __init__(
-        self, graph: Graph, *, num_walks: int = 10, walk_length: int = 40, p: float = 1.0, q: float = 1.0, seed: int = 0
+        self,
+        graph: Graph,
+        *,
+        num_walks: int = 10,
+        walk_length: int = 40,
+        p: float = 1.0,
+        q: float = 1.0,
+        seed: int = 0,
+        starts: np.ndarray | None = None,
     ) -> None:
         whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
-        super().__init__(whole, num_walks=num_walks, walk_length=walk_length, p=p, q=q, seed=seed)
+        super().__init__(whole, num_walks=num_walks, walk_length=walk_length, p=p, q=q, seed=seed, starts=starts)
 
     def batches(
         self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None

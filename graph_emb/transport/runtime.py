@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
@@ -138,17 +139,26 @@ def start_local(by_name: bool, asked: str) -> None:
         by_name: Whether the user named it; where it is only a default, a job of several processes is an error.
         asked: What asks, in the words of the error.
     Raises:
-        ModeError: the process is one of several, and would train tables of its own; or tables grow by default.
+        ModeError: the process is one of several, and would train tables of its own.
     """
     if _active is None:
         if not by_name and (why := job.several()):
             job.refuse(asked, why)
         init("local", use_dynamic_expansion=False)
-    elif _active.grows_by_default:
-        raise ModeError(
-            "a run's tables have the ids of its graph, and this program began with use_dynamic_expansion=True; call "
-            "graph_emb.shutdown() first"
-        )
+
+
+@contextmanager
+def fixed_tables() -> Iterator[None]:
+    """Tables made inside have a fixed size by default, as those of a run, whose ids are its graph's."""
+    transport = _active
+    if transport is None or not transport.grows_by_default:
+        yield
+        return
+    transport.grows_by_default = False
+    try:
+        yield
+    finally:
+        transport.grows_by_default = True
 
 
 def _forget() -> None:

@@ -38,7 +38,15 @@ def train(cli: Cli, cliques: CliqueFiles, *words: str) -> Outcome:
 
 def test_training_writes_a_complete_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
     outcome = train(cli, cliques, "train.epochs=3", "train.log_interval=1e-9", "--formats", "npy,word2vec")
-    files = ["config.yaml", "embeddings.npy", "embeddings.w2v.txt", "ids.npy", "metrics.json", "metrics.jsonl"]
+    files = [
+        "config.yaml",
+        "context.npy",
+        "embeddings.npy",
+        "embeddings.w2v.txt",
+        "ids.npy",
+        "metrics.json",
+        "metrics.jsonl",
+    ]
     files.append("report.html")
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == files
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))

@@ -209,6 +209,15 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
         default=False,
         description="begin with rows trained on the graph of a partition's parts; or the numbers of parts, rising",
     )
+    from_run: str | None = Field(
+        default=None, min_length=1, description="folder of a run to go on from: walks begin where the graph has changed"
+    )
+    reach: Count = Field(
+        default=0, ge=0, le=1_000, description="steps from changed edges of old nodes where walks begin, with from_run"
+    )
+    keep_context: Annotated[bool, At("output.keep_context")] = Field(
+        default=True, description="write the context rows to context.npy, with which from_run and infer go on"
+    )
 
     @property
     def spectral_start(self) -> bool:
@@ -223,7 +232,8 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
     @property
     def rate_follows_walks(self) -> bool:
         """As ``SkipGramConfig``, but for rows that begin with a file's or parts': they want the low rate throughout."""
-        return super().rate_follows_walks and self.warm_start is None and not self.multilevel
+        own_rows = self.warm_start is None and self.from_run is None and not self.multilevel
+        return super().rate_follows_walks and own_rows
 
     @model_validator(mode="after")
     def _multilevel_gives_the_first_rows(self) -> PlainWalkConfig:
@@ -233,6 +243,17 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
             )
         if self.multilevel == ():
             raise ValueError("multilevel names no level; give numbers of parts such as [1024, 16384], or true")
+        return self
+
+    @model_validator(mode="after")
+    def _a_run_gives_the_first_rows(self) -> PlainWalkConfig:
+        if self.from_run is None and self.reach:
+            raise ValueError(f"reach = {self.reach} has no effect without from_run; leave it out")
+        for name in ("warm_start", "multilevel") if self.from_run is not None else ():
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} and from_run = {self.from_run!r} both give first rows; take one"
+                )
         return self
 
     @model_validator(mode="after")

@@ -31,6 +31,7 @@ from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import multilevel, own_parts, parallel
+from graph_emb.run.continuing import CONTEXT, GrownStart, OldRun, start_of
 from graph_emb.run.evaluation import (
     Finding,
     check_own_split,
@@ -78,7 +79,8 @@ class PlainFamily(Family):
         model, section = self.model, self.config.evaluate
         with_rows = section.enabled and section.mlp is not None and section.node_features != "none"
         with_edges = section.enabled and (section.predictor is not None or section.scorer == "hadamard-logreg")
-        walks = isinstance(model, EdgePolicy) and model.symmetrize and not (with_rows or with_edges)
+        compared = getattr(model, "from_run", None) is not None  # with the graph of the run that goes on
+        walks = isinstance(model, EdgePolicy) and model.symmetrize and not (with_rows or with_edges or compared)
         return own_partition(self.config) if walks else None
 
     def _share(self, ranks: parallel.Trainers, graph: Graph | None) -> parallel.Share:
@@ -141,10 +143,14 @@ class WalkFamily(PlainFamily):
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
         p, q = model.bias
-        walks = {"num_walks": model.num_walks, "walk_length": model.walk_length, "p": p, "q": q, "seed": config.seed}
+        walks: dict[str, Any] = {"num_walks": model.num_walks, "walk_length": model.walk_length, "p": p, "q": q}
+        walks["seed"] = config.seed
         sampler: Sampler
+        start = None if dataset is None or model.from_run is None else self._start(dataset.graph)
         if ranks is None:
             assert graph is not None
+            if start is not None:
+                walks["starts"] = start.starts
             share, node_ids, sampler = None, graph.node_ids, WalkSampler(graph, **walks)
         elif model.spectral_start:
             raise ConfigError(
@@ -153,6 +159,8 @@ class WalkFamily(PlainFamily):
             )
         else:
             share = self._share(ranks, graph)
+            if model.from_run is not None:
+                start, walks["starts"] = _handed_out(start, share, ranks)
             sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
             told = None if graph is None or model.warm_start is None else graph.node_ids
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
@@ -166,18 +174,36 @@ class WalkFamily(PlainFamily):
             spent = {"warm_start_seconds": time.perf_counter() - begin}
         context = None
         if model.multilevel is not False and not self._goes_on(job):
-            start = self._coarse_start(graph, share, job, walks)
-            first, context = start.token, start.context
-            spent = {"multilevel": start.levels, "multilevel_seconds": time.perf_counter() - begin}
+            coarse = self._coarse_start(graph, share, job, walks)
+            first, context = coarse.token, coarse.context
+            spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
+        if start is not None:
+            (first, context), spent = start.first, {"continued": start.report}
         tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
-        rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
+        kept = model.keep_context and model.tables == 2 and config.output.context != "concat"
+        use = "concat" if kept else config.output.context
+        rows, files = parallel.gathered_rows(ranks, tables, use, share), {}
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
+        if kept:
+            token, other = (rows[:, : model.dim].contiguous(), rows[:, model.dim :].contiguous())
+            rows, files[CONTEXT] = (token + other if config.output.context == "add" else token), other.numpy()
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
         metrics = {**training_metrics(result), **spent}
-        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
+        found = {parallel.TABLE: Embeddings(rows.numpy(), ids)}
+        return Trained(found, result.interrupted, metrics, files=files)
+
+    def _start(self, graph: Graph) -> GrownStart:
+        """What goes on of the run that ``from_run`` names."""
+        section = self.config.dataset
+        if section.hold_out:
+            raise ConfigError(
+                f"dataset.hold_out = {section.hold_out}: other edges of the grown graph would be held out than the old "
+                "rows were trained without; set it to 0, or give dataset.test_edges"
+            )
+        return start_of(OldRun.read(self.model.from_run), graph, self.model, self.config.seed)
 
     def _goes_on(self, job: TrainingJob) -> bool:
         """Whether a checkpoint has the rows, at every rank. Every rank calls it."""
@@ -206,6 +232,20 @@ class WalkFamily(PlainFamily):
         assert share.levels is not None
         whole, policy = share.graph, share.policy
         return multilevel.start_of(self.config, whole, share.levels, policy, ranks, sampler_of, progress=job.progress)
+
+
+def _handed_out(
+    start: GrownStart | None, share: parallel.Share, ranks: parallel.Trainers
+) -> tuple[GrownStart, NDArray[Any]]:
+    """The first rank's start, and where walks begin in partition order, at every rank. Every rank calls it."""
+    starts = None
+    if start is not None and share.order is not None:
+        begins = np.zeros(len(start.token), bool)
+        begins[start.starts] = True
+        starts = np.flatnonzero(begins[share.order])
+    told = None if start is None else (start.token, start.context, start.is_new, start.starts, start.report, starts)
+    *fields, starts = ranks.group.gather_objects(told, "the rows of the run")[0]
+    return GrownStart(*fields), starts
 
 
 class LineFamily(PlainFamily):

@@ -1,0 +1,219 @@
+"""Go on with a run of walks on a graph that has grown: first rows of new nodes, and the nodes where walks begin.
+
+The rule: walks begin at every new node, at both ends of every edge between old nodes that was added, removed or has
+another weight, and at the nodes within ``reach`` steps of these. An edge of a new node is walked from the new node.
+
+Legend: N nodes of the graph now, K of the old run, D width, S starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graph_emb.config import RunConfig
+from graph_emb.core.errors import ConfigError, DataError, LackingError
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.original_ids import SameIds
+from graph_emb.graph.readers.tables import read_npy
+from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.model import usual_rows
+from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.run_folder import read_run
+from graph_emb.table.initializers import FromParts, fill_rows_
+from graph_emb.table.neighbour_mean import NeighbourMean
+
+CONTEXT = "context.npy"
+"""The context rows in a run folder, float32, in the order of the embeddings."""
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """Rows of a finished run of walks.
+
+    Attributes:
+        config: Its configuration, whose model is a ``PlainWalkConfig``.
+        graph: That it was trained on.
+        token: Rows of its nodes, (K, D) float32.
+        context: The same of the context table; None where the model has one table.
+    """
+
+    config: RunConfig
+    graph: Graph
+    token: NDArray[np.float32]
+    context: NDArray[np.float32] | None
+
+    @classmethod
+    def read(cls, place: str | Path) -> OldRun:
+        """A run folder, and the data set that it names.
+
+        Raises:
+            ConfigError: no run folder.
+            LackingError: the run is of another model, has no context rows, or was of a graph in memory.
+            DataError: its data set is gone, or has other nodes.
+        """
+        config, _, tables = read_run(place)
+        model = config.model
+        if not isinstance(model, PlainWalkConfig):
+            raise LackingError(
+                f"{place}: a run of {model.name} does not go on: its folder does not have all that was trained; "
+                "deepwalk and node2vec do"
+            )
+        section = config.dataset
+        if section.digest is not None:
+            raise LackingError(f"{place}: its graph {section.name} was in memory and is not saved; train from a file")
+        if section.hold_out:
+            raise LackingError(
+                f"{place}: dataset.hold_out = {section.hold_out} keeps other edges of a grown graph out of training "
+                "than this run did; train with dataset.test_edges, a file"
+            )
+        rows = next(iter(tables.values()))
+        graph = read_plain_dataset(section, config.seed, **edge_policy(model)).graph
+        if not np.array_equal(rows.node_ids, graph.ids_of(np.arange(graph.num_nodes))):
+            raise DataError(f"{place}: its rows are of other nodes than those of {section.name}, which has changed")
+        return cls(config, graph, *_both_tables(Path(place).expanduser(), config, rows.weights))
+
+
+def _both_tables(
+    place: Path, config: RunConfig, rows: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    model: Any = config.model
+    rows = rows.astype(np.float32, copy=False)
+    if model.tables == 1:
+        return rows, None
+    if config.output.context == "concat":
+        return rows[:, : model.dim], rows[:, model.dim :]
+    if not (place / CONTEXT).is_file():
+        raise LackingError(
+            f"{place} has no {CONTEXT}, the context rows with which training goes on; an earlier version wrote it, or "
+            "output.keep_context was false: train it again"
+        )
+    context = read_npy(place / CONTEXT)
+    if context.shape != (len(rows), model.dim):
+        raise DataError(f"{place / CONTEXT} has shape {context.shape}; expected {(len(rows), model.dim)}")
+    return (rows - context if config.output.context == "add" else rows), context
+
+
+@dataclass(frozen=True)
+class GrownStart:
+    """With what a training of a grown graph begins, by its nodes.
+
+    Attributes:
+        token, context: First rows, (N, D) float32; no context rows of a model with one table.
+        is_new: Which nodes had no row, (N,) bool.
+        starts: Where walks begin, (S,) int64, ascending.
+        report: Counts for metrics.json.
+    """
+
+    token: NDArray[np.float32]
+    context: NDArray[np.float32] | None
+    is_new: NDArray[np.bool_]
+    starts: NDArray[np.int64]
+    report: dict[str, int]
+
+    @property
+    def first(self) -> tuple[FromParts, FromParts | None]:
+        """Initializers of both tables, by original id."""
+        own = np.arange(len(self.token))
+        rows = [None if one is None else FromParts(torch.from_numpy(one), own) for one in (self.token, self.context)]
+        assert rows[0] is not None
+        return rows[0], rows[1]
+
+
+def start_of(old: OldRun, graph: Graph, model: PlainWalkConfig, seed: int, *, only_new: bool = False) -> GrownStart:
+    """First rows on the graph as it is now, and where walks begin, by the module's rule.
+
+    New nodes begin with their neighbours' mean, see ``NeighbourMean``; where no old node is near, as usual.
+
+    Args:
+        model: Of the new training; its width and number of tables are the old ones.
+        only_new: Walks begin at new nodes alone.
+    Raises:
+        ConfigError: the tables have another shape, or nothing has changed.
+    """
+    was: Any = old.config.model
+    for name in ("dim", "tables"):
+        if getattr(model, name) != getattr(was, name):
+            raise ConfigError(
+                f"model.{name} = {getattr(model, name)}: the run that goes on has {getattr(was, name)}; leave it out"
+            )
+    place = graph.find_nodes(old.graph.ids_of(np.arange(old.graph.num_nodes)))
+    is_new = np.ones(graph.num_nodes, bool)
+    is_new[place[place >= 0]] = False
+    ends = np.empty((0, 2), np.int64) if only_new else changed_arcs(old.graph, graph, place)
+    seeds = is_new.copy()
+    seeds[ends.ravel()] = True
+    starts = np.flatnonzero(_around(graph, seeds, model.reach))
+    if not len(starts):
+        raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
+    tables = (old.token, usual_rows(model, seed)), (old.context, None)
+    first = [None if rows is None else _first_rows(graph, is_new, place, rows, usual) for rows, usual in tables]
+    assert first[0] is not None
+    report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
+    return GrownStart(first[0], first[1], is_new, starts, report)
+
+
+def changed_arcs(old: Graph, new: Graph, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Arcs between old nodes that are in one of both graphs only, or have another weight: (C, 2) nodes of the new one.
+
+    Args:
+        place: The new number of each old node, (K,); -1 where it is gone, and its neighbours stand for both ends.
+    """
+    known = np.zeros(new.num_nodes, bool)
+    known[place[place >= 0]] = True
+    heads, tails = place[old.sources()], place[old.indices]
+    gone = np.concatenate([heads[tails < 0], tails[heads < 0]])
+    gone = np.unique(gone[gone >= 0])
+    both = (heads >= 0) & (tails >= 0)
+    src = new.sources()
+    inside = known[src] & known[new.indices]
+    before = heads[both] * new.num_nodes + tails[both]
+    now = src[inside].astype(np.int64) * new.num_nodes + new.indices[inside]
+    keys = [np.setxor1d(before, now, assume_unique=True)]
+    if old.weights is not None or new.weights is not None:
+        common, first, second = np.intersect1d(before, now, assume_unique=True, return_indices=True)
+        weights = (_weights(graph, chosen) for graph, chosen in ((old, both), (new, inside)))
+        moved = np.not_equal(*(own[at] for own, at in zip(weights, (first, second), strict=True)))
+        keys.append(common[moved])
+    found = np.concatenate(keys)
+    return np.concatenate([np.stack([found // new.num_nodes, found % new.num_nodes], 1), np.stack([gone, gone], 1)])
+
+
+def _weights(graph: Graph, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Of the chosen arcs."""
+    return np.ones(int(chosen.sum()), np.float32) if graph.weights is None else graph.weights[chosen]
+
+
+def _around(graph: Graph, seeds: NDArray[np.bool_], reach: int) -> NDArray[np.bool_]:
+    """The seeds and all nodes at most ``reach`` steps from one, along arcs or against them, (N,) bool."""
+    found, src = seeds, graph.sources() if reach else None
+    for _ in range(reach):
+        further = found.copy()
+        further[graph.indices[found[src]]] = True
+        further[src[found[graph.indices]]] = True  # type: ignore[index]
+        if (further == found).all():
+            break
+        found = further
+    return found
+
+
+def _first_rows(
+    graph: Graph, is_new: NDArray[np.bool_], place: NDArray[np.int64], rows: NDArray[np.float32], usual: Any
+) -> NDArray[np.float32]:
+    """Old rows at their new places, and those of new nodes, (N, D)."""
+    found = torch.zeros(graph.num_nodes, rows.shape[1])
+    if usual is not None:
+        fill_rows_(usual, found, 0, SameIds(graph.num_nodes))
+    first = found.numpy()
+    first[place[place >= 0]] = rows[place >= 0]
+    src = graph.sources()
+    near = is_new[src] | is_new[graph.indices]
+    means = NeighbourMean((src[near], graph.indices[near]))
+    reached, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
+    first[reached] = values
+    return first

@@ -1,0 +1,255 @@
+"""Runs go on where their graph has changed, and unseen nodes get rows beside rows that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from graph_emb.config import read_config_file
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, LackingError
+from graph_emb.formats.embedding_files import load_embeddings
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.config import DeepWalkConfig
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
+from graph_emb.run.continuing import CONTEXT, GrownStart, OldRun, changed_arcs, start_of
+from graph_emb.run.new_nodes import LR, train_new_rows
+from graph_emb.run.run_folder import read_metrics
+from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.walks import WalkSampler
+from tests.cli.conftest import Outcome
+from tests.cli.conftest import cli as cli
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
+SIZE = 6
+OPTIONS: dict[str, Any] = {"dim": 8, "num_walks": 3, "walk_length": 10, "threads": 1, "evaluate": False}
+
+
+def clique(first: int) -> list[tuple[int, int]]:
+    return [(first + a, first + b) for a in range(SIZE) for b in range(a)]
+
+
+def write(path: Path, edges: list[tuple[int, int]]) -> Path:
+    path.write_text("".join(f"{a},{b}\n" for a, b in edges))
+    return path
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A run on two cliques that nothing joins: nodes 0 .. 5 and 10 .. 15."""
+    edges = write(tmp_path / "old.csv", clique(0) + clique(10))
+    found = ge.pipeline("deepwalk", edges, out=tmp_path / "run", report="none", **OPTIONS).folder
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    """Nodes 7 and 3000 join the first clique, the second through the first alone."""
+    return write(tmp_path / "new.csv", [(7, 0), (1, 7), (3000, 7)])
+
+
+def test_arcs_that_differ_are_found_by_id() -> None:
+    old = Graph.from_edges([0, 1, 2, 0], [1, 2, 3, 4], weights=[1.0, 2.0, 3.0, 1.0], num_nodes=5)
+    ids = np.array([10, 11, 12, 13, 99])  # node 4, of id 99, is gone
+    now = Graph.from_edges([0, 1, 3, 0], [1, 2, 4, 3], 5, [1.0, 5.0, 1.0, 1.0], node_ids=[10, 11, 12, 13, 14])
+    found = changed_arcs(old, now, now.find_nodes(ids))
+    assert sorted(map(tuple, found.tolist())) == [(0, 0), (0, 3), (1, 2), (2, 1), (2, 3), (3, 0), (3, 2)]
+    assert not len(changed_arcs(old, old, np.arange(5)))
+    bare = Graph.from_edges([0], [1], 2)
+    assert not len(changed_arcs(bare, Graph.from_edges([0], [1], 2, [1.0]), np.arange(2)))
+
+
+def start(old: Path, edges: Path, **fields: Any) -> tuple[OldRun, Graph, GrownStart]:
+    run = OldRun.read(old)
+    graph = Graph.from_edges(*np.loadtxt(edges, np.int64, delimiter=",").T)
+    model = run.config.model.model_copy(update=fields)
+    return run, graph, start_of(run, graph, model, 0)
+
+
+def test_walks_begin_at_new_nodes_and_changed_edges(old: Path, tmp_path: Path) -> None:
+    edges = write(tmp_path / "all.csv", [*clique(0), *clique(10), (7, 0), (3000, 7), (20, 21), (5, 15)])
+    run, graph, found = start(old, edges)
+    assert graph.ids_of(found.starts).tolist() == [5, 7, 15, 20, 21, 3000]
+    assert graph.ids_of(np.flatnonzero(found.is_new)).tolist() == [7, 20, 21, 3000]
+    assert found.report == {"new_nodes": 4, "changed_arcs": 2, "starts": 6}
+    near = start(old, edges, reach=1)[2]
+    assert graph.ids_of(near.starts).tolist() == [*range(6), 7, *range(10, 16), 20, 21, 3000]
+    assert run.context is not None
+    assert found.context is not None
+    place = graph.find_nodes(np.array([*range(6), *range(10, 16)]))
+    for first, before in ((found.token, run.token), (found.context, run.context)):
+        assert np.array_equal(first[place], before)
+        seven = graph.find_nodes([7])[0]
+        assert np.array_equal(first[seven], before[0])  # the mean of one
+        assert np.array_equal(first[graph.find_nodes([3000])[0]], before[0])  # of the next round
+    apart = graph.find_nodes([20, 21])
+    assert found.token[apart].any(axis=1).all()  # as usual rows begin
+    assert not found.context[apart].any()
+
+
+def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: Path) -> None:
+    before, context = load_embeddings(old), np.load(old / CONTEXT)
+    found = ge.continue_run(old, new, out=tmp_path / "next", num_walks=4)
+    train = found.metrics["train"]
+    assert (train["continued"], train["walks"]) == ({"new_nodes": 2, "changed_arcs": 0, "starts": 2}, 8)
+    assert train["first_lr"] == 0.025
+    assert found.embeddings is not None
+    assert found.embeddings.node_ids.tolist() == [*range(6), *range(10, 16), 7, 3000]
+    rows = found.embeddings.weights
+    assert np.array_equal(rows[6:12], before.weights[6:])  # no walk comes there
+    assert (rows[:6] != before.weights[:6]).any(axis=1).all()
+    assert np.load(tmp_path / "next" / CONTEXT).shape == (14, 8)
+    assert np.array_equal(np.load(old / CONTEXT), context)
+    again = write(tmp_path / "more.csv", [(10, 8), (0, 5)])  # of which the second is there
+    last = ge.continue_run(tmp_path / "next", [again], out=tmp_path / "last", evaluate=False)
+    assert last.metrics["train"]["continued"] == {"new_nodes": 1, "changed_arcs": 0, "starts": 1}
+    config = read_config_file(tmp_path / "last" / "config.yaml")
+    assert config["dataset"]["new_edges"] == [str(new), str(again)]
+    assert config["model"]["from_run"] == str(tmp_path / "next")
+
+
+def test_rows_of_frozen_nodes_stay_and_new_ones_are_trained_as_alone(old: Path, new: Path, tmp_path: Path) -> None:
+    """The oracle restores the old rows after every walk; a walk of ten nodes is one block."""
+    edges = write(tmp_path / "all.csv", [*clique(0), *clique(10), (16, 0), (1, 16), (17, 16)])
+    run, graph, begin = start(old, edges)
+    model, num_old = run.config.model, 12
+    assert isinstance(model, DeepWalkConfig)
+    assert begin.context is not None
+    sampler = WalkSampler(graph, num_walks=3, walk_length=10, seed=0, starts=begin.starts)
+    tables = begin.token.copy(), begin.context.copy()
+    kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=0))
+    decay = LinearDecay(LR, sampler.num_walks_per_epoch)
+    for walks, index in sampler.numbered_batches(1, num_threads=1):
+        kept = [table[:num_old].copy() for table in tables]
+        drawn = kernel.draw(walks, 0, index)
+        kernel.run(walks, drawn, tables, tables, decay.at(int(index[0])), 0.0, MOST_CHANGE, index)
+        for table, rows in zip(tables, kept, strict=True):
+            table[:num_old] = rows
+    train_new_rows(sampler, model, begin, 1, 0, num_threads=1)
+    for trained, wanted, before in zip((begin.token, begin.context), tables, (run.token, run.context), strict=True):
+        assert np.array_equal(trained[:num_old], before)
+        assert np.allclose(trained, wanted, rtol=0, atol=1e-6)
+        assert not np.allclose(trained[num_old:], before[:1], rtol=0, atol=1e-3)
+
+
+def test_unseen_nodes_get_rows(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:
+    before = {path: path.read_bytes() for path in old.iterdir() if path.is_file()}
+    told = cli("infer", old, "--edges", new, "--out", tmp_path / "rows", "--threads", 1, "-q")
+    assert (told.code, told.out) == (0, f"2 new nodes, rows of 8 numbers: {tmp_path / 'rows'}\n")
+    found = load_embeddings(tmp_path / "rows")
+    assert found.node_ids.tolist() == [7, 3000]
+    ends = np.array([7, 1, 3000]), np.array([0, 7, 7])
+    assert np.array_equal(ge.infer(old, ends, num_threads=1).weights, found.weights)
+    assert not np.array_equal(ge.infer(old, ends, num_threads=1, seed=1).weights, found.weights)
+    rows = load_embeddings(old).weights
+    mean = ge.infer(old, ends, epochs=0)
+    assert np.array_equal(
+        mean.weights, np.repeat(rows[:2].astype(np.float64).mean(0, keepdims=True), 2, 0).astype("f4")
+    )
+    assert not np.array_equal(mean.weights, found.weights)
+    assert {path: path.read_bytes() for path in before} == before
+    refused = cli("infer", old, "--edges", new, "--out", tmp_path / "rows")
+    assert (refused.code, "overwrite" in refused.err, refused.err) == (2, True, refused.err)
+    assert cli("infer", old, "--edges", new, "--out", tmp_path / "rows", "--overwrite", "--epochs", 0).code == 0
+
+
+def test_the_command_goes_on(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:
+    words = ["train", "deepwalk", "--from", old, "--new-edges", new, "--no-eval", "-q"]
+    assert cli(*words, "--out", tmp_path / "next", "--threads", 1, "model.reach=1").code == 0
+    assert read_metrics(tmp_path / "next")["train"]["continued"]["starts"] == 4
+    python = ge.continue_run(old, new, reach=1, evaluate=False)
+    assert python.embeddings is not None
+    assert np.array_equal(load_embeddings(tmp_path / "next").weights, python.embeddings.weights)
+    fresh = ["train", "deepwalk", "--dataset", tmp_path / "old.csv", "--new-edges", new, "--no-eval", "-q"]
+    assert cli(*fresh, "--out", tmp_path / "fresh", "model.dim=4").code == 0
+    assert load_embeddings(tmp_path / "fresh").weights.shape == (14, 4)
+    for more, said in (
+        (["--config", "x.yaml"], "--config x.yaml and --from"),
+        (["model.dim=4"], "model.dim = 4: the run that goes on has 8"),
+        (["dataset.hold_out=0.5"], "other edges of the grown graph would be held out"),
+        (["model.warm_start=prone"], "both give first rows; take one"),
+    ):
+        refused = cli(*words, "--out", tmp_path / "no", *more)
+        assert refused.code == 2
+        assert said in refused.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_one_table_goes_on(tmp_path: Path, old: Path, new: Path) -> None:
+    run = ge.pipeline("node2vec", tmp_path / "old.csv", out=tmp_path / "one", report="none", tables=1, **OPTIONS)
+    assert not (tmp_path / "one" / CONTEXT).exists()
+    found = ge.continue_run(tmp_path / "one", new)
+    assert run.embeddings is not None
+    assert found.embeddings is not None
+    assert OldRun.read(tmp_path / "one").context is None
+    assert np.array_equal(OldRun.read(tmp_path / "one").token, run.embeddings.weights)
+    assert found.embeddings.weights.shape == (14, 8)
+    assert ge.infer(tmp_path / "one", new).weights.shape == (2, 8)
+
+
+@pytest.mark.parametrize("context", ["concat", "add"])
+def test_combined_rows_are_taken_apart(context: str, tmp_path: Path, old: Path, new: Path) -> None:
+    plain = OldRun.read(old)
+    ge.pipeline("deepwalk", tmp_path / "old.csv", out=tmp_path / context, report="none", context=context, **OPTIONS)
+    found = OldRun.read(tmp_path / context)
+    assert found.context is not None
+    assert plain.context is not None
+    assert np.allclose(found.token, plain.token, rtol=0, atol=1e-7)
+    assert np.array_equal(found.context, plain.context)
+
+
+def refusals(old: Path, new: Path, tmp_path: Path) -> list[tuple[Callable[[], Any], type[GraphEmbError], str]]:
+    line = ge.pipeline("line", tmp_path / "old.csv", out=tmp_path / "line", report="none", dim=4, evaluate=False)
+    lean = ge.pipeline(
+        "deepwalk", tmp_path / "old.csv", out=tmp_path / "lean", report="none", keep_context=False, **OPTIONS
+    )
+    held = ge.pipeline("deepwalk", tmp_path / "old.csv", out=tmp_path / "h", report="none", hold_out=0.1, **OPTIONS)
+    (tmp_path / "names.csv").write_text("a,b\n")
+    known = write(tmp_path / "known.csv", [(1, 0)])
+    return [
+        (lambda: ge.continue_run(line.folder, new), ConfigError, "from_run"),  # type: ignore[arg-type]
+        (lambda: ge.infer(line.folder, new), LackingError, "a run of line does not go on"),  # type: ignore[arg-type]
+        (lambda: ge.infer(lean.folder, new), LackingError, "has no context.npy"),  # type: ignore[arg-type]
+        (lambda: ge.infer(held.folder, new), LackingError, "hold_out = 0.1 keeps other"),  # type: ignore[arg-type]
+        (lambda: ge.infer(tmp_path, new), ConfigError, "is no run folder"),
+        (lambda: ge.continue_run(tmp_path, new), ConfigError, "is no run folder"),
+        (lambda: ge.infer(old, known), ConfigError, "there is nothing to train"),
+        (lambda: ge.infer(old, new, epochs=-1), ConfigError, "epochs is -1"),
+        (lambda: ge.infer(old, tmp_path / "names.csv"), DataError, "ids='str'"),
+        (lambda: ge.continue_run(old, known), ConfigError, "there is nothing to train"),
+        (lambda: ge.pipeline("deepwalk", tmp_path / "old.csv", reach=2), ConfigError, "no effect without from_run"),
+    ]
+
+
+def test_what_does_not_go_on_is_told(old: Path, new: Path, tmp_path: Path) -> None:
+    for call, error, match in refusals(old, new, tmp_path):
+        with pytest.raises(error, match=match):
+            call()
+    write(tmp_path / "old.csv", [*clique(0), *clique(20)])
+    with pytest.raises(DataError, match="of other nodes than those of"):
+        ge.infer(old, new)
+
+
+def go_on_with_two(old: Path, new: Path) -> Any:
+    parallel = {"mode": "collective", "trainers": 2}
+    found = ge.continue_run(old, new, parallel=parallel, rule="adagrad", evaluate=False)
+    return None if found.embeddings is None else (found.embeddings, found.metrics["train"]["continued"])
+
+
+@pytest.mark.dist
+def test_two_trainers_go_on_as_one(ranks: Ranks, old: Path, new: Path) -> None:
+    (rows, told), _ = ranks.run(go_on_with_two, 2, old, new)
+    one = ge.continue_run(old, new, rule="adagrad", evaluate=False)
+    assert one.embeddings is not None
+    assert told == one.metrics["train"]["continued"]
+    assert np.array_equal(rows.node_ids, one.embeddings.node_ids)
+    assert np.array_equal(rows.weights[6:12], one.embeddings.weights[6:12])
+    assert np.allclose(rows.weights, one.embeddings.weights, rtol=0, atol=0.3)  # the cut renumbers nodes: other walks
+    assert (rows.weights[12:] != load_embeddings(old).weights[:1]).all()
