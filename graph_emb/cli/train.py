@@ -13,7 +13,7 @@ from typing import Any
 from graph_emb.cli.parser import TRAIN_FLAGS
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.imports import paused_collection
+from graph_emb.core.imports import importing
 from graph_emb.core.progress import on_terminal
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import INTERRUPTED, listed, say
@@ -72,7 +72,7 @@ def _machines(args: argparse.Namespace, config: RunConfig) -> Machines:
 
 
 def _following(config: RunConfig) -> RunConfig:
-    with paused_collection():
+    with importing():
         from graph_emb.run.inputs import following  # after the configuration, as the pipeline
 
     return following(config)
@@ -94,7 +94,7 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     """Train with one seed, in this process or in those that it starts."""
     if starts_job(config):
         return launch(config, out, args)
-    with paused_collection():  # after the configuration: torch takes a second
+    with importing():  # after the configuration: torch takes a second
         from graph_emb.run.pipeline import run as run_pipeline
         from graph_emb.run.report.page import REPORT
 
@@ -213,7 +213,7 @@ def _continued(args: argparse.Namespace) -> dict[str, Any]:
     for flag, given in (("--config", args.config), ("--recipe", args.recipe)):
         if given is not None:
             raise ConfigError(f"{flag} {given} and --from {args.from_run}: the run has its settings; give one of them")
-    with paused_collection():
+    with importing():
         from graph_emb.run.new_nodes import base_of
 
     return base_of(args.from_run, args.new_edges)
@@ -221,7 +221,7 @@ def _continued(args: argparse.Namespace) -> dict[str, Any]:
 
 def infer(args: argparse.Namespace) -> int:
     """Train rows of nodes that a run did not have, beside its own rows, which stay; write them."""
-    with paused_collection():
+    with importing():
         from graph_emb.run.new_nodes import infer as infer_rows
 
     found = infer_rows(

@@ -11,25 +11,32 @@ from typing import Any
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """No collection of cyclic garbage inside. Importing torch, numba and pandas takes less time so.
-
-    What was made inside then counts as old: the next collection of young objects would look through all of it.
-    """
+    """No collection of cyclic garbage inside. Importing and compiling take less time so."""
     before = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if before:
-            if gc.get_freeze_count() == 0:  # else unfreeze would undo a freeze of the caller's
-                gc.freeze()
-                gc.unfreeze()  # which puts them into the oldest generation
             gc.enable()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """No collection inside; what was made then counts as old, as the next collection of the young would read it all.
+
+    For imports, whose objects live on: garbage of a compiler would stay until a full collection.
+    """
+    with paused_collection():
+        yield
+        if gc.get_freeze_count() == 0:  # else unfreeze would undo a freeze of the caller's
+            gc.freeze()
+            gc.unfreeze()  # which puts them into the oldest generation
 
 
 def resolve(place: str) -> Any:
     """The object of ``module:name``, or a module, imported with the collector paused."""
     module, _, name = place.partition(":")
-    with paused_collection():
+    with importing():
         found = importlib.import_module(module)
     return getattr(found, name) if name else found

@@ -11,7 +11,7 @@ from graph_emb.models.gnn.config import RGCNConfig
 def history(values: list[float], config: RGCNConfig, has_valid: bool = True) -> list[tuple[int, bool]]:
     """Epochs of the evaluations for given validation values, and whether the test part was looked at."""
     left = iter(values)
-    found, _ = run_epochs(
+    found, *_ = run_epochs(
         config, lambda number: 0.0, lambda part: {"m": next(left) if part == "valid" else 0.5}, has_valid=has_valid
     )
     return [(e.epoch, e.test is not None) for e in found]
@@ -44,7 +44,7 @@ def test_ctrl_c_raises_unless_somebody_wants_to_know() -> None:
     config, told = RGCNConfig(epochs=9), []
     with pytest.raises(KeyboardInterrupt):
         run_epochs(config, stopped, judge, has_valid=True)
-    found, _ = run_epochs(config, stopped, judge, has_valid=True, on_interrupt=lambda: told.append("now"))
+    found, *_ = run_epochs(config, stopped, judge, has_valid=True, on_interrupt=lambda: told.append("now"))
     assert [e.epoch for e in found] == [1, 2]
     assert told == ["now"]
 
