@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-MEMORY = "4GB"
+MEMORY = "16GB"  # more than a process has grown to that ran thousands of tests before
 """Plenty: what pytest holds already counts."""
 LIMIT_SECONDS = 400
 """A child that hangs fails its test; one that imports and compiles on a busy machine does not."""

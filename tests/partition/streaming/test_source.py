@@ -163,7 +163,7 @@ def test_weights_in_some_files_only_are_refused(tmp_path: Path) -> None:
 def test_a_node_that_memory_has_no_room_for_is_named(tmp_path: Path) -> None:
     (tmp_path / "edges").mkdir()
     (tmp_path / "edges" / "a.csv").write_text("0,1\n1,999999999999\n")
-    place, scan = scan_of(tmp_path, memory="4GB")
+    place, scan = scan_of(tmp_path)
     with pytest.raises(ConfigError, match="node 999999999999 needs room"):
         scan.slice(0)
     place.close(remove=True)
