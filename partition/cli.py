@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ SOURCE = (
     "a data set that graph-emb train knows, an edge list, a folder, a saved DGL or networkx graph, metadata.json of "
     "DGL's chunked format"
 )
+ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 PARTITION = "the folder of a partition, or the JSON in it"
 
 
@@ -97,6 +99,10 @@ _READING: Rows = {
     "--trust-pickle": dict(dest="reader_options", action="append_const", const="trust_pickle=true")
     | dict(help="read a pickled graph, which can run any code"),
 }
+_ROOT: Rows = {
+    "--root": dict(help=ROOT, dest="reader_options", type=lambda text: f"root={json.dumps(text)}")
+    | dict(metavar="DIR", action="append", default=[])
+}
 _SOURCE: Rows = {"source": dict(help=PARTITION, metavar="DIR")}
 COMMANDS: dict[str, tuple[str, Rows]] = {
     "build": (
@@ -110,6 +116,7 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
                 help="hold at most this much, such as 2GB; for edge lists with integer ids", metavar="SIZE"
             ),
             **_READING,
+            **_ROOT,
         },
     ),
     "report": (
@@ -127,6 +134,7 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
             "--graph": dict(help="compare every edge, column and id with this graph", metavar="GRAPH"),
             "--no-checksums": dict(help="compare sizes of files only", action="store_true"),
             **_READING,
+            **_ROOT,
         },
     ),
     "repartition": ("partition the graph of a partition anew", {**_SOURCE, **_METHODS, **_OUTPUT}),
@@ -163,6 +171,7 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
             "--edge-format": dict(help="parquet (default) or csv, for chunked"),
             "--overwrite": dict(help="replace a partition that is in TO", action="store_true"),
             **_READING,
+            **_ROOT,
         },
     ),
 }
@@ -282,6 +291,8 @@ def _options(words: list[str], flag: str) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{flag} {word!r}: write key=value")
+        if key in found:
+            raise ConfigError(f"{key} is given twice, the second time as {text}; leave one of them out")
         try:
             found[key] = parse_yaml(text)
         except ConfigError as error:

@@ -20,6 +20,7 @@ from graph_emb.run.launch.flags import (
     add_restarts,
 )
 from partition.cli import COMMANDS as partition_commands
+from partition.cli import ROOT
 from partition.cli import add_arguments as add_partition_arguments
 
 MODELS_HELP = (
@@ -35,7 +36,6 @@ DATASET = (
     "triples, of RDF or of a partition"
 )
 
-ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 LABELS = "node labels: a row for each node, its id and its classes; perhaps a column split"
 SPLIT = "parts of the labelled nodes: rows id,part (train, valid, test), npz masks, or a folder of train and test"
 TEST_EDGES = "edges (or triples) kept out of training to judge links: rows source,target[,part], of test or valid"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import partition
 from graph_emb.cli import train
 from graph_emb.cli.parser import parse
 from graph_emb.config import RunConfig
@@ -20,6 +21,7 @@ from graph_emb.run.launch.command import machines_of
 from graph_emb.run.launch.watch import ProcessFailure
 from tests.cli.conftest import CliqueFiles, Outcome
 
+OPENED = {"no such partition": "; give the folder or the JSON file in it\n", "holds no partition": "\n"}
 PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False, "restarts": None, "restart_wait": None}
 
 
@@ -61,6 +63,27 @@ def test_a_hosts_file_says_how_many_train(tmp_path: Path) -> None:
     assert section("10.0.0.1\n10.0.0.2\n", "--mode", "kvstore", "--trainers", "6") == ("kvstore", 6, 1)
     with pytest.raises(ConfigError, match="mode = 'local' is one process"):
         section("10.0.0.1\n10.0.0.2\n", "--mode", "local")
+
+
+@pytest.mark.parametrize("model", ["deepwalk", "transe", "sage"])
+@pytest.mark.parametrize("mode", ["collective", "kvstore"])
+def test_parts_that_are_not_there_are_refused_before_a_trainer_starts(
+    model: str, mode: str, cli: Callable[..., Outcome], cliques: CliqueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first trainer found out, 11 s later."""
+
+    def started(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process started")
+
+    monkeypatch.setattr(job, "run_host", started)
+    graph, labels = cliques
+    whole = partition.build(str(graph), 2, "random", out=graph.with_name("parts"), report=False)
+    words = ["train", model, "--dataset", graph, "--mode", mode, "--trainers", 2, "--out", "run", "--partition"]
+    for place, reason in ((graph.with_name("gone"), "no such partition"), (graph.parent, "holds no partition")):
+        assert cli(*words, place) == (BAD_INPUT, "", f"graph-emb: error: {place}: {reason}" + OPENED[reason])
+    (whole.path / "part1" / "graph.dgl").unlink()
+    assert "part1/graph.dgl is missing; this machine's trainers take part 0, 1 of 2" in cli(*words, whole.path).err
+    assert {path.name for path in graph.parent.iterdir()} == {graph.name, labels.name, "parts"}
 
 
 @pytest.mark.parametrize("words", [["--ssh"], ["--host-index", "1"], ["--port", "2000"]])

@@ -17,6 +17,7 @@ from graph_emb.cli import main as graph_emb_cli
 from graph_emb.core.errors import ConfigError
 from partition import cli
 from partition.options import BuildOptions
+from tests.ogb_layout import write_ddi
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -70,6 +71,17 @@ def test_options_reach_the_reader_and_the_writer(edges: Path, tmp_path: Path) ->
     assert whole.num_edges() < 90
 
 
+def test_a_known_data_set_is_looked_for_below_the_root(tmp_path: Path) -> None:
+    """`--root` was unknown to `partition build`, which asked for `--read root=`, where `train` takes it."""
+    write_ddi(tmp_path / "2026")
+    root, out = ["--root", str(tmp_path / "2026")], str(tmp_path / "parts")
+    assert graph_emb_cli.main(["partition", "build", "ogbl-ddi", *root, "--parts", "2", *LOOSE, "--out", out]) == 0
+    assert cli.main(["verify", out, "--graph", "ogbl-ddi", *root]) == 0
+    assert cli.main(["convert", "ogbl-ddi", str(tmp_path / "chunks"), "--to", "chunked", *root]) == 0
+    assert partition.load(out).num_nodes() == 40
+    assert cli.main(["verify", out, "--graph", "ogbl-ddi", "--root", str(tmp_path)]) == 2
+
+
 def test_the_report_counts_edges_where_the_manifest_says(tmp_path: Path) -> None:
     graph = homogeneous()
     whole = partition.build(
@@ -113,6 +125,8 @@ def test_convert(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--hops", "0", *LOOSE], "num_hops is 0"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--tolerance", "a=b"], "--tolerance 'a=b': write a number"),
         (["verify", "NOWHERE"], "no such partition"),
+        (["build", "EDGES", "--parts", "2", "--out", "OUT", "--root", "a", "--read", "root=b"], "root is given twice"),
+        (["verify", "BUILT", "--root", "a"], "--read has no effect without --graph"),
         (["verify", "BUILT", "--read", "a=1"], "--read has no effect without --graph"),
         (["convert", "BUILT", "OUT", "--to", "x"], "unknown form 'x'"),
         (["report", "EDGES"], "no valid JSON"),

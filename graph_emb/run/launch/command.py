@@ -218,6 +218,7 @@ class Start:
             0; 2 where the first trainer refused its input, which it has said on this terminal.
         Raises:
             ConfigError: a taken place, too many processes, or a machine that is about to run something else.
+            DataError: no partition, or not all of its parts, where ``parallel.partition`` says.
             ProcessFailure: a process failed; all were ended.
         """
         from graph_emb.run.launch.meeting import MachinesDifferError
@@ -227,6 +228,8 @@ class Start:
         machines = self.machines
         if len(machines.hosts) == 1:
             _check(config, place, overwrite, machines.own)
+            if config.parallel.partition is not None:
+                _digest_of_parts(config.parallel.partition, machines)
         with log_folder(place.with_name(f"{place.name}-logs"), machines.ranks.start) as logs:
             try:
                 run_healing(
@@ -278,10 +281,14 @@ def _facts(config: RunConfig, place: Path, overwrite: bool, machines: Machines) 
         _check(config, place, overwrite, machines.own)
     facts = fields_of(config)
     if config.parallel.partition is not None:
-        from graph_emb.run.launch.shipping import check_parts
-
-        facts["the digest of the partition"] = check_parts(config.parallel.partition, machines)
+        facts["the digest of the partition"] = _digest_of_parts(config.parallel.partition, machines)
     return facts
+
+
+def _digest_of_parts(folder: str, machines: Machines) -> str:
+    from graph_emb.run.launch.shipping import check_parts  # a second, of DGL's format
+
+    return check_parts(folder, machines)
 
 
 def _check(config: RunConfig, place: Path, overwrite: bool, own: Host) -> None:
