@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.gradient_trace import PendingGradients, Trace
-from graph_emb.graph.hash_book import HashPolicy
+from graph_emb.graph.hash_book import HashPolicy, growing_book
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.named_store import NamedStore
@@ -135,9 +135,9 @@ class DistEmbedding(PendingGradients, Card):
         growth = num_embeddings if isinstance(num_embeddings, Growth) else None
         num_rows, dim = checked_shape(self._name, growth.max_rows if growth else num_embeddings, embedding_dim, dtype)
         objects = objects_of(self._transport, name)
-        if part_policy is None and not objects:
+        if part_policy is None and not objects and growth is None:
             part_policy = self._transport.policy_for(num_rows, name)
-        book = part_policy if growth else as_book(part_policy, num_rows, self._name)
+        book = growing_book(part_policy, name) if growth else as_book(part_policy, num_rows, self._name)
         ids = None if growth else as_original_ids(original_ids, part_policy, num_rows, self._name)
         self._spec = TableSpec(
             name=self._name,

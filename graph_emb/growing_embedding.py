@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.graph.hash_book import HashPolicy, ids_of
+from graph_emb.graph.hash_book import ids_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import Bags
@@ -87,7 +87,9 @@ class GrowingEmbedding(DistEmbedding):
         num_embeddings: ``ge.growing(...)``; a number after ``ge.init(use_dynamic_expansion=True)``, where it bounds
             nothing: the table may have ``MOST_ROWS``.
         embedding_dim, name, init_func, dtype: As ``DistEmbedding``; first values must be functions of the id.
-        part_policy: ``ge.HashPolicy(num_parts)``; None: one part, which all ranks share evenly.
+        part_policy: ``ge.HashPolicy(num_parts)``; None: one part, which all ranks share evenly; or a policy of
+            ``partition``, whose ids are positions in the input: those live with its owners, others go by their hash.
+            No row depends on it.
         admission: ``ge.SeenAtLeast(uses)``; None: the first gradient makes a row.
         eviction: ``ge.Unused``, ``LeastRecent``, ``LeastUsed`` or ``SmallNorm``; None: rows stay.
     Raises:
@@ -109,7 +111,7 @@ class GrowingEmbedding(DistEmbedding):
         embedding_dim: int,
         name: str | None = None,
         init_func: Any = None,
-        part_policy: HashPolicy | None = None,
+        part_policy: Any = None,
         *,
         admission: SeenAtLeast | None = None,
         eviction: Eviction | None = None,
@@ -119,11 +121,6 @@ class GrowingEmbedding(DistEmbedding):
             num_embeddings = growing(max(num_embeddings, MOST_ROWS))
         if not isinstance(num_embeddings, Growth):
             raise ConfigError(f"num_embeddings={num_embeddings!r} must be ge.growing(max_rows=...) for a growing table")
-        if part_policy is not None and not isinstance(part_policy, HashPolicy):
-            raise ConfigError(
-                f"part_policy={part_policy!r:.80} of a growing table must be ge.HashPolicy(num_parts) or None: it has "
-                "to know the owner of ids that nobody has counted"
-            )
         for option in ("original_ids", "bounds"):
             if option in options:
                 raise ConfigError(f"{option}={options[option]!r:.80}: a growing table has every id, and it is original")
@@ -132,7 +129,7 @@ class GrowingEmbedding(DistEmbedding):
             embedding_dim,
             name,
             init_func,
-            HashPolicy() if part_policy is None else part_policy,
+            part_policy,
             **options,
         )
         first = self.spec.initializer

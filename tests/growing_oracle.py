@@ -80,7 +80,8 @@ class Oracle:
 
     def score(self, rule: Eviction, id: int) -> float:
         if isinstance(rule, ge.SmallNorm):
-            return float(self.rows.weight[self.place[id]].double().norm())
+            # norm() rounds otherwise on some processors, and rows at a rule's max_norm differ by that rounding alone
+            return float(self.rows.weight[[self.place[id]]].double().square().sum(dim=1).sqrt())
         return self.uses[id] if isinstance(rule, ge.LeastUsed) else self.last[id]
 
     def read(self, ids: list[int]) -> Tensor:

@@ -16,6 +16,7 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optimizer import BY_ADDRESS
 from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.growth import Growth
+from partition.partitioned import PartPolicy
 from tests.growing_oracle import IDS, INIT, Oracle
 from tests.transport.test_collective import OPTIMIZERS
 
@@ -32,6 +33,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "small norm": {"eviction": ge.SmallNorm(threshold=1.3, every=2)},
     "smallest norms": {"eviction": ge.SmallNorm(max_rows=8, low_water=0.9)},
 }
+KNOWN = PartPolicy("node~_N", RangeBook([0, 2, 5]), ArrayIds(np.array([4, 2, 0, 1, 3]), 5))
 
 
 def table(name: str, dim: int, dtype: torch.dtype, **policies: Any) -> ge.DistEmbedding:
@@ -44,7 +46,8 @@ def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
     seed = list(OPTIMIZERS).index(kind) * 100 + list(POLICIES).index(policy)
     rng = np.random.default_rng(seed)
     dtype = torch.float32 if seed % 2 else torch.float64
-    emb = table("growing", 3, dtype, **POLICIES[policy])
+    owners = [None, ge.HashPolicy(3), KNOWN][seed % 3]
+    emb = table("growing", 3, dtype, part_policy=owners, **POLICIES[policy])
     name, numbers = OPTIMIZERS[kind]
     opt = getattr(ge, name)([emb], **numbers)
     oracle = Oracle(Growth(len(IDS), **POLICIES[policy]), 3, OPTIMIZERS[kind], dtype)
@@ -261,6 +264,7 @@ def test_memory_is_taken_as_rows_are_made() -> None:
         (lambda: ge.DistEmbedding(ge.growing(5), 2, bounds="drop"), ConfigError, "bounds='drop'"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, original_ids=[1]), ConfigError, r"original_ids=\[1\]"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, part_policy=ge.RangeBook([0, 5])), ConfigError, "HashPolicy"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, part_policy="node~_N"), ConfigError, "part_policy='node~_N'"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, device="meta"), ConfigError, "use 'cpu'"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, init_func=lambda s, d: torch.ones(s)), ConfigError, "init_func"),
         (lambda: ge.DistEmbedding(5, 2, admission=ge.SeenAtLeast(2)), TypeError, "admission"),

@@ -179,6 +179,10 @@ class Route:
     following: np.ndarray
 
 
+Laid = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Distinct ids and, for each, its first position, (R,); following positions and places, (B,); counts, (W,)."""
+
+
 class RankRanges:
     """The rank that stores each id of a table: contiguous ranges of ids, each with its rank.
 
@@ -200,6 +204,11 @@ class RankRanges:
         mine = np.flatnonzero(self.ranks == rank)
         return (int(self.bounds[mine[0]]), int(self.bounds[mine[-1] + 1])) if len(mine) else (0, 0)
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What has to be the same on every rank, as numbers."""
+        return self.bounds.tolist(), self.ranks.tolist()
+
     def owner(self, ids: Tensor) -> Tensor:
         """The rank of each checked id, shape (B,), int64, on the CPU; ids of any integer dtype."""
         found = torch.searchsorted(torch.from_numpy(self.bounds), ids.cpu().long(), right=True) - 1
@@ -213,10 +222,12 @@ class RankRanges:
             last: The rank whose ids stand at the end; None: all stand in the order of ranks.
         """
         asked = ids.detach().cpu().contiguous().numpy()
-        distinct, first, following, place, counts = _route(
-            asked, self.bounds, self.ranks, self.world_size, -1 if last is None else last
-        )
+        distinct, first, following, place, counts = self._routed(asked, -1 if last is None else last)
         return Route(torch.from_numpy(distinct), counts.tolist(), torch.from_numpy(place), first, following)
+
+    def _routed(self, ids: np.ndarray, last: int) -> Laid:
+        """``lay_out`` of the groups of ids by their owners."""
+        return _route(ids, self.bounds, self.ranks, self.world_size, last)
 
 
 def extremes(ids: Tensor) -> tuple[int, int]:
@@ -280,22 +291,27 @@ def range_of(bounds: np.ndarray, row_id: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _route(
-    ids: np.ndarray, bounds: np.ndarray, ranks: np.ndarray, world_size: int, last: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Counting sort of the distinct ids by owner, rank ``last``'s (-1: nobody's) at the end.
+def _route(ids: np.ndarray, bounds: np.ndarray, ranks: np.ndarray, world_size: int, last: int) -> Laid:
+    groups = group(ids)
+    owner = np.empty(len(groups[0]), np.int32)
+    for k in range(len(owner)):
+        owner[k] = ranks[range_of(bounds, groups[0][k])]
+    return lay_out(groups, owner, world_size, last)
+
+
+@njit(cache=True, nogil=True)
+def lay_out(groups: Any, owner: np.ndarray, world_size: int, last: int) -> Laid:
+    """Counting sort of the distinct ids of ``group`` by owner, (R,), rank ``last``'s (-1: nobody's) at the end.
 
     Returns:
         distinct (R,) and, for each, its first position in ids (R,); following (B,): the next position of the same
         id or -1; place (B,): where each position's id stands in distinct; counts (W,).
     """
-    found, first, following = group(ids)
+    found, first, following = groups
     num = len(found)
     # Count the ids of each rank.
-    owner = np.empty(num, np.int32)
     counts = np.zeros(world_size, np.int64)
     for k in range(num):
-        owner[k] = ranks[range_of(bounds, found[k])]
         counts[owner[k]] += 1
     # Where the ids of each rank begin.
     ends = np.empty(world_size, np.int64)
@@ -309,7 +325,7 @@ def _route(
     # Lay them out, and tell every position of an id where it stands.
     distinct = np.empty(num, np.int64)
     firsts = np.empty(num, np.int64)
-    place = np.empty(len(ids), np.int64)
+    place = np.empty(len(following), np.int64)
     for k in range(num):
         at = ends[owner[k]]
         ends[owner[k]] += 1

@@ -116,7 +116,7 @@ class TableSpec:
             pairs["placement"] = self.placement, other.placement
         if policy:
             pairs["part_policy"] = self.book, other.book
-            if self.num_rows == other.num_rows:
+            if self.num_rows == other.num_rows and self.growth is None:
                 ids = [(one.original_ids or SameIds(one.num_rows)).of(0, one.num_rows) for one in (self, other)]
                 pairs["original_ids"] = ids[0].tobytes(), ids[1].tobytes()
         if first and is_dataclass(self.initializer) and is_dataclass(other.initializer):

@@ -190,7 +190,8 @@ class CollectiveTransport(Prefetching):
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
-        if isinstance(spec.book, HashPolicy):
+        if spec.growth:
+            assert isinstance(spec.book, HashPolicy)
             if self._hogwild:
                 raise ConfigError(
                     f"table {spec.name!r} grows: its owner makes each row, so hogwild=True cannot hold it"

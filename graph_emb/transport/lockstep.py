@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.graph.hash_book import NUM_BUCKETS, HashPolicy, ranges_of_keys
+from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, ranges_of_keys
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
@@ -101,9 +101,7 @@ def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
     many tables were made before it, and itself.
     """
     name = "" if _AUTOMATIC.fullmatch(spec.name) else spec.name
-    return _digest(
-        number, name, spec.num_rows, spec.dim, str(spec.dtype), ranges.bounds.tolist(), ranges.ranks.tolist()
-    )
+    return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), *ranges.facts)
 
 
 def signature(identities: Sequence[int]) -> int:
@@ -176,11 +174,11 @@ def told_apart(
 
 
 def layout_of_keys(policy: HashPolicy, world_size: int, parts_of_ranks: Sequence[int] | None, table: str) -> RankRanges:
-    """``layout`` of a growing table: the ranges of its keys."""
-    if policy.num_parts == 1:
-        even = RangeBook.even(NUM_BUCKETS, world_size)
-        return ranges_of_keys(RankRanges(even.bounds.tolist(), range(world_size), world_size))
-    return ranges_of_keys(layout(RangeBook(policy.buckets()), world_size, parts_of_ranks, table))
+    """``layout`` of a growing table: the ranges of its keys, and the owners of the ids that a partition knows."""
+    others = ranges_of_keys(layout(RangeBook(policy.buckets()), world_size, parts_of_ranks, table))
+    if not isinstance(policy, ExtendedBook):
+        return others
+    return ExtendedRanges(others, policy.known_ranks(layout(policy.known, world_size, parts_of_ranks, table)))
 
 
 def layout(book: PartitionBook, world_size: int, parts_of_ranks: Sequence[int] | None, table: str) -> RankRanges:

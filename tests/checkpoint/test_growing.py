@@ -12,6 +12,8 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, DataError, ModeError
+from graph_emb.graph.original_ids import ArrayIds
+from partition.partitioned import PartPolicy
 from tests.growing_oracle import INIT
 from tests.ranks import Ranks
 from tests.transport.test_growing_ranks import DIM, grads_of, ids_of, same
@@ -20,24 +22,29 @@ POLICIES: dict[str, Any] = {
     "admission": ge.SeenAtLeast(2, candidate_steps=5),
     "eviction": ge.LeastUsed(max_rows=18, low_water=0.8, half_life=6),
 }
-CHANGE, END = 7, 14
+CHANGE, END, SHIFT = 7, 14, 1
+KNOWN = PartPolicy("node~_N", ge.RangeBook([0, 9, 20, 30]), ArrayIds(np.arange(29, -1, -1), 30))
 
 
-def make(max_rows: int = 60, name: str = "growing", **policies: Any) -> tuple[ge.DistEmbedding, ge.SparseOptimizer]:
-    emb = ge.DistEmbedding(ge.growing(max_rows), DIM, name, INIT, dtype=torch.float64, **(policies or POLICIES))
+def make(
+    max_rows: int = 60, name: str = "growing", owners: Any = None, **policies: Any
+) -> tuple[ge.DistEmbedding, ge.SparseOptimizer]:
+    emb = ge.DistEmbedding(ge.growing(max_rows), DIM, name, INIT, owners, dtype=torch.float64, **(policies or POLICIES))
     return emb, ge.SparseAdam([emb], lr=0.1)
 
 
-def train(shares: list[list[int]], first: int, last: int, load: str | None, save: str | None) -> dict[str, Any]:
+def train(
+    shares: list[list[int]], first: int, last: int, load: str | None, save: str | None, owners: Any = None
+) -> dict[str, Any]:
     """Steps [first, last) with the batches of shares[rank], after a load and before a save."""
     ge.init(mode="collective" if len(shares) > 1 else "local")
     try:
-        emb, opt = make()
+        emb, opt = make(owners=owners)
         if load:
             ge.load_checkpoint(load, tables=[emb], optimizers=[opt])
         mine = shares[emb.transport.rank]
         for step in range(first, last):
-            ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
+            ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank, SHIFT) for rank in mine)])
             grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
             emb(ids).backward(grads)
             opt.step()
@@ -66,8 +73,8 @@ def test_a_run_goes_on_with_the_same_bits_at_another_number_of_ranks(
 
     expected = train(LAYOUTS[1], 0, END, None, None)
     assert len(expected["ids"]) > 8
-    run(before, 0, CHANGE, None, place)
-    assert same(run(after, CHANGE, END, place, None), expected)
+    run(before, 0, CHANGE, None, place, KNOWN if before < after else None)
+    assert same(run(after, CHANGE, END, place, None, KNOWN if before > after else None), expected)
 
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")

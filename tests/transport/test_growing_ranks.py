@@ -5,6 +5,7 @@ Every test runs a module-level function on each rank; the single-process result 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
+import partition
+from partition.partitioned import PartitionedGraph
 from tests.growing_oracle import INIT
 from tests.ranks import Ranks
 
@@ -27,11 +30,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def ids_of(step: int, rank: int) -> Tensor:
+def ids_of(step: int, rank: int, shift: int = 40) -> Tensor:
     """Ids with duplicates within and across ranks; some ranks have none in some steps."""
     rng = np.random.default_rng(100 * step + rank)
     num = 0 if (step + rank) % 4 == 3 else 30
-    return torch.from_numpy((rng.zipf(1.4, num) % 60 - 30) << 40)
+    return torch.from_numpy((rng.zipf(1.4, num) % 60 - 30) << shift)
 
 
 def grads_of(step: int, rank: int) -> Tensor:
@@ -39,14 +42,17 @@ def grads_of(step: int, rank: int) -> Tensor:
     return torch.from_numpy(rng.normal(size=(len(ids_of(step, rank)), DIM)))
 
 
-def train(shares: list[list[int]], policy: str, name: str, numbers: dict[str, Any], parts: int) -> dict[str, Any]:
+def train(
+    shares: list[list[int]], policy: str, name: str, numbers: dict[str, Any], owners: Any, shift: int = 40
+) -> dict[str, Any]:
     """Train with the batches of shares[rank] in each step; everything that a user can see of the table."""
+    ids_of = functools.partial(globals()["ids_of"], shift=shift)
     torch.set_num_threads(len(shares) % 2 + 1)
     ge.init(mode="collective" if len(shares) > 1 else "local")
     try:
         size = ge.growing(max_rows=60)
         policies = POLICIES[policy]
-        emb = ge.DistEmbedding(size, DIM, "growing", INIT, ge.HashPolicy(parts), dtype=torch.float64, **policies)
+        emb = ge.DistEmbedding(size, DIM, "growing", INIT, owners, dtype=torch.float64, **policies)
         opt = getattr(ge, name)([emb], **numbers)
         mine = shares[emb.transport.rank]
         seen = []
@@ -89,11 +95,53 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 def test_any_number_of_ranks_gives_the_bits_of_one(
     ranks: Ranks, policy: str, name: str, numbers: dict[str, Any]
 ) -> None:
-    expected = train([[0, 1, 2, 3]], policy, name, numbers, 1)
+    expected = train([[0, 1, 2, 3]], policy, name, numbers, ge.HashPolicy())
     assert len({tuple(ids) for ids in expected["seen"]}) > 3
     for shares, parts in (([[0, 1], [2, 3]], 1), ([[0], [1], [2, 3]], 3), ([[0], [1], [2], [3]], 2)):
-        for found in ranks.run(train, len(shares), shares, policy, name, numbers, parts):
+        for found in ranks.run(train, len(shares), shares, policy, name, numbers, ge.HashPolicy(parts)):
             assert same(found, expected)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+    """Three parts of a ring of 20 nodes; ids of ``ids_of`` with shift 0 are from -30 to 29."""
+    ring = partition.HeteroGraph({"_N": 20}, {("_N", "_E", "_N"): (np.arange(20), (np.arange(20) + 1) % 20)})
+    return partition.build(ring, 3, out=tmp_path_factory.mktemp("parts") / "ring", method="random", report=False)
+
+
+@pytest.mark.parametrize("policy", ["all stay", "admission, unused"])
+def test_owners_by_a_partition_give_the_bits_of_owners_by_hash(
+    ranks: Ranks, parts: PartitionedGraph, policy: str
+) -> None:
+    rule = ("SparseAdam", {"lr": 0.1})
+    expected = train([[0, 1, 2, 3]], policy, *rule, ge.HashPolicy(), 0)
+    assert same(train([[0, 1, 2, 3]], policy, *rule, parts.policy(), 0), expected)
+    for shares in ([[0, 1], [2, 3]], [[0], [1], [2, 3]], [[0], [1], [2], [3]]):
+        for found in ranks.run(train, len(shares), shares, policy, *rule, parts.policy(), 0):
+            assert same(found, expected)
+
+
+def stored(owners: Any) -> list[int]:
+    """The ids whose rows this rank stores, of 0 .. 49."""
+    ge.init(mode="collective")
+    try:
+        emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", part_policy=owners)
+        assert emb.part_policy is owners
+        mine = torch.arange(50) if emb.transport.rank == 0 else torch.empty(0, dtype=torch.int64)
+        ge.SparseSGD([emb], lr=1.0).update(mine, torch.ones(len(mine), DIM), emb)
+        return emb.shard.ids().tolist()
+    finally:
+        ge.shutdown()
+
+
+def test_rows_lie_with_the_owners_of_their_partition(ranks: Ranks, parts: PartitionedGraph) -> None:
+    found = ranks.run(stored, 3, parts.policy())
+    by_hash = ranks.run(stored, 3, ge.HashPolicy(3))
+    part_of = parts.policy().book.owner(torch.from_numpy(parts.node_map(inverse=True).astype(np.int64)))
+    for rank in range(3):
+        assert [id for id in found[rank] if id < 20] == (part_of == rank).nonzero().flatten().tolist()
+        assert [id for id in found[rank] if id >= 20] == [id for id in by_hash[rank] if id >= 20]
+    assert found != by_hash
 
 
 def overfill() -> str:
