@@ -12,6 +12,7 @@ Legend: N nodes, L levels, h hashes, D width, B asked ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unkno
 from graph_emb.core.notebook import Card
 from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
-from graph_emb.graph.partition_book import Ids, as_ids, check_ids
+from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
 from graph_emb.transport import runtime
@@ -120,6 +121,7 @@ class ComposedEmbedding(Card):
         found = as_original_ids(original_ids, part_policy, self._num_rows, name)
         hashes = hashed or kind == "quotient-remainder"
         self._original_ids = found
+        self._book = as_book(part_policy, self._num_rows, name)
         self._original = found.of(0, self._num_rows) if found is not None and hashes else None
         base: Any = as_initializer(Uniform(seed=seed) if init_func is None else init_func)
         if not hasattr(base, "fill_at_") or isinstance(base, FromArray):
@@ -159,26 +161,28 @@ class ComposedEmbedding(Card):
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids in request order, shape ``idx.shape + (D,)``; arguments and errors as of ``DistEmbedding``."""
-        ids = check_ids(as_ids(idx), self._num_rows, self._name)
-        flat = ids.flatten()
-        asked: list[tuple[DistEmbedding, Ids]] = list(zip(self._positions, self._places(flat), strict=True))
-        if self._weights is not None:
-            asked.append((self._weights, flat))
-        pulled = lookup(asked, device, dtype)
+        return lookup_rows([(self, idx)], device, dtype)[0]
+
+    forward = __call__
+
+    def asked(self, ids: Tensor) -> list[tuple[DistEmbedding, Ids]]:
+        """The tables that rows of ids (B,) are made of, but for the buckets, with the rows that each is asked for."""
+        found: list[tuple[DistEmbedding, Ids]] = list(zip(self._positions, self._places(ids), strict=True))
+        return found if self._weights is None else [*found, (self._weights, ids)]
+
+    def summed(self, ids: Tensor, pulled: Sequence[Tensor], device: Any, dtype: torch.dtype | None) -> Tensor:
+        """Rows of ids, (B, D), from what the tables of ``asked`` have given."""
         total: Tensor | None = None
         if self._weights is not None:
             assert self._buckets is not None
             # a node's weights begin at 1; the table keeps how far they are from it
-            weights = 1 + pulled.pop()
-            total = self._buckets.bag(
-                self.buckets_of(flat), mode="sum", per_sample_weights=weights.to(self.dtype), device=device, dtype=dtype
-            )
-        for rows in pulled:
+            weights = (1 + pulled[-1]).to(self.dtype)
+            buckets, options = self.buckets_of(ids), {"device": device, "dtype": dtype}
+            total = self._buckets.bag(buckets, mode="sum", per_sample_weights=weights, **options)
+        for rows in pulled[: len(self._positions)]:
             total = rows if total is None else total + rows
         assert total is not None
-        return total.view(*ids.shape, self._dim)
-
-    forward = __call__
+        return total
 
     def _places(self, ids: Tensor) -> list[Tensor]:
         """The row of each position table that each id takes, (B,) each."""
@@ -256,6 +260,11 @@ class ComposedEmbedding(Card):
     def transport(self) -> Any:
         """As ``DistEmbedding.transport``."""
         return self.tables[0].transport
+
+    @property
+    def book(self) -> PartitionBook:
+        """Who owns which node, by ``part_policy``."""
+        return self._book
 
     @property
     def original_ids(self) -> OriginalIds:
@@ -345,6 +354,34 @@ def _digest(levels: np.ndarray, original: OriginalIds | None) -> str:
     for column in levels.T:
         keys = mix64(keys ^ (column.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
     return f"{int(keys.sum(dtype=np.uint64)):016x}"[:8]
+
+
+def lookup_rows(
+    asked: Sequence[tuple[DistEmbedding | ComposedEmbedding, Ids]],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> list[Tensor]:
+    """As ``lookup``, of plain and composed tables: one exchange for all but buckets, whose weights must be there."""
+    flat = [
+        check_ids(as_ids(ids), table.num_embeddings, table.name).flatten()
+        if isinstance(table, ComposedEmbedding)
+        else ids
+        for table, ids in asked
+    ]
+    parts = [
+        table.asked(ids) if isinstance(table, ComposedEmbedding) else [(table, ids)]  # type: ignore[arg-type]
+        for (table, _), ids in zip(asked, flat, strict=True)
+    ]
+    pulled = iter(lookup([one for part in parts for one in part], device, dtype))
+    found = []
+    for (table, given), ids, part in zip(asked, flat, parts, strict=True):
+        rows = list(islice(pulled, len(part)))
+        if isinstance(table, ComposedEmbedding):
+            assert isinstance(ids, Tensor)
+            found.append(table.summed(ids, rows, device, dtype).view(*as_ids(given).shape, table.embedding_dim))
+        else:
+            found += rows
+    return found
 
 
 def expanded(tables: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from torch import nn, optim
 from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, check_replaceable
 from graph_emb.checkpoint.saving import PendingCheckpoint, save_checkpoint
+from graph_emb.composed import ComposedEmbedding
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import remove_folder
 from graph_emb.core.json_codec import decode
@@ -69,7 +70,7 @@ class PeriodicCheckpoints:
         self._about, self._replay, self._read_about = json.loads(json.dumps(about or {})), replay, read_about
         self._lines = 0
         self._what: dict[str, Any] = {}
-        self._tables: Sequence[DistEmbedding] = ()
+        self._tables: Sequence[DistEmbedding | ComposedEmbedding] = ()
         self._pending: PendingCheckpoint | None = None
         self._last_step, self._last_time = 0, time.monotonic()
         found = newest(self.folder)
@@ -83,7 +84,7 @@ class PeriodicCheckpoints:
 
     def start(
         self,
-        tables: Sequence[DistEmbedding],
+        tables: Sequence[DistEmbedding | ComposedEmbedding],
         optimizers: Sequence[SparseOptimizer] = (),
         *,
         model: nn.Module | None = None,

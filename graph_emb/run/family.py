@@ -90,6 +90,10 @@ class Family(ABC):
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 
+    def _take(self, config: RunConfig) -> None:
+        """Go on with a configuration in which values are filled in."""
+        self.config, self.model = config, config.model
+
     @abstractmethod
     def load(self) -> Any:
         """Read the data; called on the first rank, before a folder is made. It has a ``name``.

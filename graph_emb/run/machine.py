@@ -72,7 +72,9 @@ def file_plan(num_rows: int, model: Any, placement: File) -> str:
     )
 
 
-def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0, width: float | None = None) -> None:
+def check_memory(
+    num_rows: int, tables: int, model: Any, *, averages: int = 0, width: float | None = None, kept: float = 1.0
+) -> None:
     """Raise a ConfigError when the tables cannot fit.
 
     Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
@@ -83,11 +85,12 @@ def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0, w
         model: Settings with the width of a row, and the dtype of rows and of the rule's state.
         averages: Further tables that hold averages, without state.
         width: Of a row, the mean where rows differ; None: ``model.dim``.
+        kept: Numbers that a table learns for each of its rows' numbers: less than 1 where nodes share rows.
     """
     import psutil
 
     row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
-    copies = tables * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
+    copies = tables * kept * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
     numbers, said = (model.dim, "") if width is None else (width, f", {width:,.0f} numbers a node")
     needed, free = int(num_rows * numbers * copies), psutil.virtual_memory().available
     if needed > free:

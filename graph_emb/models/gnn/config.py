@@ -19,18 +19,16 @@ from graph_emb.models.settings import (
     At,
     Epochs,
     MaybeBatchSize,
-    ModelSettings,
     RuleName,
     WeightDecay,
 )
+from graph_emb.models.shared_rows import ComposedName, SharedRows
 
-InputsName = Literal["table", "basis", "onehot", "position-hash", "position", "hash", "quotient-remainder"]
+InputsName = Literal["table", "basis", "onehot", ComposedName]
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
-LEVELS = (8, 64, 512)
-"""Parts by level where nothing says others."""
 
 
-class GNNConfig(ModelSettings):
+class GNNConfig(SharedRows):
     """Fields that R-GCN and GraphSAGE share.
 
     Each field's description says what it does; beyond that:
@@ -45,6 +43,7 @@ class GNNConfig(ModelSettings):
     """
 
     family: ClassVar[str] = "gnn"
+    kind_field: ClassVar[str] = "inputs"
     without: ClassVar[tuple[str, ...]] = tuple(path for path in OF_FROZEN_ROWS if path not in OF_LABELS)
     rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
     search: ClassVar[Space] = {
@@ -77,13 +76,6 @@ class GNNConfig(ModelSettings):
     )
     features: bool = Field(default=True, description="take the data set's features; false: learn all inputs")
     inputs: InputsName = Field(default="table", description="a row a node, or one composed of rows that nodes share")
-    levels: tuple[Count, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="of position inputs: parts by level, rising; null: those of the run's partition, else 8, 64, 512",
-    )
-    num_hashes: Count = Field(default=2, ge=1, le=64, description="of hash inputs: buckets of a node")
-    num_buckets: Count = Field(default=4096, ge=1, le=1 << 31, description="of hash inputs: rows that nodes share")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of the tables")
     lr: LearningRate = Field(default=0.01, description="of tables and network")
     epochs: Epochs = 50
@@ -97,28 +89,12 @@ class GNNConfig(ModelSettings):
         return self.dim
 
     @property
-    def composed(self) -> bool:
-        """Whether the rows of a node without features are those of a ``ComposedEmbedding``."""
-        return self.inputs not in ("table", "basis", "onehot")
-
-    @property
     def network_lr(self) -> float:
         """The learning rate of the network's Adam."""
         return self.lr if self.dense_lr is None else self.dense_lr
 
     @model_validator(mode="after")
-    def _composed_rows_fit(self) -> GNNConfig:
-        hashed = self.inputs.endswith("hash")
-        used = {
-            "levels": self.inputs.startswith("position"),
-            "num_hashes": hashed,
-            "num_buckets": hashed or self.inputs == "quotient-remainder",
-        }
-        for name, has_effect in used.items():
-            value = getattr(self, name)
-            earlier = name == "levels" and value == LEVELS  # run folders of earlier versions have this default
-            if not (has_effect or earlier) and value != GNNConfig.model_fields[name].default:
-                raise ValueError(f"{name} = {value!r} has no effect on inputs = {self.inputs!r}; leave it out")
+    def _averages_are_of_own_rows(self) -> GNNConfig:
         if self.composed and self.ema_decay:
             raise ValueError(f"ema_decay = {self.ema_decay} averages rows a node; inputs = {self.inputs!r} has none")
         return self
@@ -251,7 +227,7 @@ class SAGEConfig(GNNConfig):
     """Fields of the link predictor, which classes of nodes do without."""
 
     name: Literal["sage"] = "sage"
-    inputs: Literal["table", "position-hash", "position", "hash", "quotient-remainder"] = Field(
+    inputs: Literal["table", ComposedName] = Field(
         default="table", description="a row a node, or one composed of rows that nodes share"
     )
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of the learnable inputs")

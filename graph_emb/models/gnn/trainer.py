@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graph_emb.composed import ComposedEmbedding, expanded
+from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.dgl_format import MappedRows
@@ -21,6 +21,7 @@ from graph_emb.graph.partition_book import as_book
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.part_rows import PartRows
+from graph_emb.models.tables import Table, node_table
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
@@ -329,21 +330,28 @@ class InputRows:
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._policies, self._prefix = dict(policies or {}), prefix
-        self._dtype = config.table_dtype
         self._rows: dict[str, Tensor | None] = {}
         self.widths = {
             t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
         }
-        if levels and not config.inputs.startswith("position"):
+        if levels and not config.takes_levels:
             raise ConfigError(f"levels have no effect on inputs={config.inputs!r}; leave them out")
-        self.tables: dict[str, DistEmbedding | ComposedEmbedding] = {}
+        self.tables: dict[str, Table] = {}
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                if config.composed:
-                    self.tables[ntype] = self._composed(ntype, first, config, (levels or {}).get(ntype), own_seed)
-                else:
-                    self.tables[ntype] = self._table(ntype, first, self._dtype)
+                self.tables[ntype] = node_table(
+                    num,
+                    self.widths[ntype],
+                    config,
+                    name=self._name(ntype),
+                    init_func=first,
+                    part_policy=self._policies.get(ntype),
+                    levels=(levels or {}).get(ntype),
+                    seed=own_seed,
+                    of=f"node type {ntype!r}",
+                    device=self._device,
+                )
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
             assert own is not None
@@ -362,35 +370,8 @@ class InputRows:
             chosen = torch.arange(min(low + start, high), min(low + start + CHUNK_ROWS, high))
             self._frozen[ntype].weight[chosen] = rows[start : start + len(chosen)]
 
-    def _table(self, ntype: str, first: Any, dtype: torch.dtype, suffix: str = "") -> DistEmbedding:
-        name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
-        policy = self._policies.get(ntype)
-        shape = (self._num_nodes[ntype], self.widths[ntype])
-        return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
-
-    def _composed(self, ntype: str, first: Any, config: GNNConfig, levels: Any, seed: int) -> ComposedEmbedding:
-        number, policy = self._num_nodes[ntype], self._policies.get(ntype)
-        if config.inputs.startswith("position"):
-            if levels is None:
-                raise ConfigError(
-                    f"inputs={config.inputs!r} needs the levels of node type {ntype!r}: pass levels= of "
-                    "partition.nesting.nested, or train on a partition that has some"
-                )
-            original = as_original_ids(None, policy, number, ntype)
-            levels = np.asarray(levels) if original is None else np.asarray(levels)[original.of(0, number)]
-        return ComposedEmbedding(
-            number if levels is None else levels,
-            self.widths[ntype],
-            config.inputs,
-            num_hashes=config.num_hashes,
-            num_buckets=config.num_buckets,
-            name=None if self._prefix is None else f"{self._prefix}{ntype}",
-            init_func=first,
-            part_policy=policy,
-            seed=seed,
-            dtype=self._dtype,
-            device=self._device,
-        )
+    def _name(self, ntype: str, suffix: str = "") -> str | None:
+        return None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
 
     def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
         """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
@@ -399,7 +380,12 @@ class InputRows:
 
     def make_averages(self) -> dict[str, DistEmbedding]:
         """Zeros of torch's default dtype for each table, with its partition, and its name with "_average" behind it."""
-        return {ntype: self._table(ntype, None, torch.get_default_dtype(), "_average") for ntype in self.tables}
+        found, dtype = {}, torch.get_default_dtype()
+        for ntype in self.tables:
+            shape, policy = (self._num_nodes[ntype], self.widths[ntype]), self._policies.get(ntype)
+            name = self._name(ntype, "_average")
+            found[ntype] = DistEmbedding(*shape, name, None, policy, dtype=dtype, device=self._device)
+        return found
 
     @property
     def num_parameters(self) -> int:

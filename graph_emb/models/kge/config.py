@@ -22,6 +22,7 @@ from graph_emb.models.settings import (
     RuleName,
     WeightDecay,
 )
+from graph_emb.models.shared_rows import TableKind
 
 LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
 TrainingName = Literal["negatives", "1vsall", "kvsall"]
@@ -84,7 +85,7 @@ class TripleSettings(ModelSettings):
         return self
 
 
-class KGEConfig(TripleSettings):
+class KGEConfig(TripleSettings, TableKind):
     """Fields of all knowledge-graph models: those of triples, validation and early stopping.
 
     ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.

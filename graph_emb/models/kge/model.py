@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from graph_emb.composed import expanded, lookup_rows
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
-from graph_emb.embedding import DistEmbedding, lookup
+from graph_emb.embedding import DistEmbedding
 from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
+from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.known_triples import HEAD, TAIL
 from graph_emb.table.placement import HOST
 
@@ -71,6 +73,7 @@ class KGEModel:
         part_policy: Partition of the entities; relations are split into even ranges.
         names: Names of the entity and relation tables; an empty one is chosen by the table.
         placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
+        levels: The part of each entity at each level, (E, L), for ``config.table`` of position.
 
     Example:
         >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
@@ -90,6 +93,7 @@ class KGEModel:
         part_policy: Any = None,
         names: tuple[str, str] = ("", ""),
         placement: Any = HOST,
+        levels: Any = None,
     ) -> None:
         self.config = config
         if config.against_all and placement != HOST:
@@ -100,30 +104,37 @@ class KGEModel:
         self.scorer = scorer_of(config)
         self.drop = Dropout(config.dropout, seed) if config.dropout else None
         entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
-        dtype = config.table_dtype
-        self.entity = DistEmbedding(
+        self.entity: Table = node_table(
             num_entities,
             self.scorer.dim,
-            names[0] or None,
-            entity_first,
-            part_policy,
-            dtype=dtype,
+            config,
+            name=names[0] or None,
+            init_func=entity_first,
+            part_policy=part_policy,
+            levels=levels,
+            seed=seed,
+            of="entities",
             placement=placement,
         )
         self.relation = DistEmbedding(
-            num_relations, self.scorer.relation_dim, names[1] or None, relation_first, dtype=dtype
+            num_relations, self.scorer.relation_dim, names[1] or None, relation_first, dtype=config.table_dtype
         )
         self.rows = self.entity.original_ids.find(np.arange(num_entities))
 
     @property
-    def tables(self) -> list[DistEmbedding]:
+    def tables(self) -> list[Table]:
         """Entities, relations."""
         return [self.entity, self.relation]
 
     @property
     def num_parameters(self) -> int:
         """Numbers in all rows."""
-        return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
+        return sum(table.num_embeddings * table.embedding_dim for table in expanded(self.tables))
+
+    @property
+    def entities_in_file(self) -> bool:
+        """Whether entities lie in a file, which should hear of ids in advance."""
+        return isinstance(self.entity, DistEmbedding) and self.entity.spec.placement is not None
 
     def entities_of(self, batch: TripleBatch) -> Tensor:
         """The rows of the entity table that ``loss`` asks for, in its order."""
@@ -139,7 +150,7 @@ class KGEModel:
         assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         asked = [(self.entity, self.entities_of(batch)), (self.relation, triples[:, 1])]
-        rows, relation = lookup(asked, dtype=torch.float32)
+        rows, relation = lookup_rows(asked, dtype=torch.float32)
         return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
     def _loss_over_all(self, batch: TripleBatch | QueryBatch) -> Tensor:
@@ -147,7 +158,7 @@ class KGEModel:
             triples, weights = batch.triples.reshape(-1, 3), batch.weights.ravel()
             batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
         asked = [(self.entity, torch.from_numpy(self.rows)), (self.relation, torch.from_numpy(batch.relations))]
-        rows, relation = lookup(asked, dtype=torch.float32)
+        rows, relation = lookup_rows(asked, dtype=torch.float32)
         return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
 

@@ -101,6 +101,7 @@ def train_kge(
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
+    levels: Any = None,
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
@@ -123,8 +124,10 @@ def train_kge(
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
         checkpoints: Saves the training at intervals, and resumes it.
+        levels: The part of each entity at each level, (E, L), in the order of the graph; for ``config.table`` of
+            position.
     Raises:
-        ConfigError: the loss is no longer finite; candidates that cannot be sampled.
+        ConfigError: the loss is no longer finite; candidates that cannot be sampled; levels that are missing.
 
     Example:
         >>> from graph_emb.graph.triples import KnowledgeGraph
@@ -140,6 +143,7 @@ def train_kge(
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
     given: Any = {"seed": seed, "part_policy": part_policy, "names": names, "placement": placement}
+    given["levels"] = levels
     model = KGEModel(graph.num_entities, graph.num_relations, config, **given)
     training = _KGETraining(graph, model, seed, checkpoints, own, known)
     transport = model.entity.transport
@@ -313,7 +317,7 @@ class _KGETraining:
 
     def _announced(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Batches, whose entities a table in a file hears of ``BATCHES_AHEAD`` batches before."""
-        if self.model.entity.spec.placement is None or self.transport.world_size > 1:
+        if not self.model.entities_in_file or self.transport.world_size > 1:
             yield from batches
             return
         ahead: deque[tuple[int, Any]] = deque()

@@ -32,7 +32,7 @@ from graph_emb.graph.views import (
     plain_dataset,
     typed_nodes,
 )
-from graph_emb.models.gnn.config import LEVELS, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.kept import RebuiltNetwork, kept_network
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
@@ -59,11 +59,11 @@ from graph_emb.run.families.kge import (
 )
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
+from graph_emb.run.levels import levels_by_type, with_levels
 from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
-from partition.relabel import inverse
 
 
 class GNNFamily(Family):
@@ -91,13 +91,15 @@ class GNNFamily(Family):
     def load(self) -> GNNData:
         """Graph, task and features; on trainers that read their own parts the kinds that these have."""
         data = self._load_whole() if self._parts is None else self._kinds_of(self._parts)
-        self._take_levels()
+        self._take(with_levels(self.config, self._parts))
         if not self.model.features:
             data = replace(data, features={})
         self._check(data)
-        rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
+        counts = [num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features]
+        rows = sum(counts)
         averages, width = int(self.model.ema_decay > 0), self._num_learned(data) / max(1, rows)
-        check_memory(rows, 1, self.model, averages=averages, width=width)
+        kept = sum(num * self.model.share_kept(num, self.model.dim) for num in counts) / max(1, rows)
+        check_memory(rows, 1, self.model, averages=averages, width=width, kept=kept)
         return data
 
     @property
@@ -330,46 +332,12 @@ class GNNFamily(Family):
         assert not isinstance(held.task, TripleTask)
         return train_sage(held.graph, held.task, self.model, **options)
 
-    def _take_levels(self) -> None:
-        """Fill in the numbers of parts of position inputs: those of the run's partition, where it has levels.
-
-        Raises:
-            ConfigError: ``model.levels`` asks for others, or the trainers read a partition without levels.
-        """
-        if not self.model.inputs.startswith("position"):
-            return
-        given, asked = parallel.given_partition(self.config), self.model.levels
-        sizes = () if given is None else given[0].level_sizes
-        if given is not None and sizes and asked not in (None, sizes):
-            raise ConfigError(
-                f"model.levels = {list(asked)}: the partition {given[0].path} has the levels {list(sizes)}; leave it "
-                f"out, or change them: partition.refine({str(given[0].path)!r}, {list(asked)})"
-            )
-        if self._parts is not None and not sizes:
-            raise ConfigError(
-                f"model.inputs = {self.model.inputs!r}: {self._parts.path} has no levels, and no trainer has the whole "
-                f"graph to cut; add them: partition.refine({str(self._parts.path)!r}, {list(asked or LEVELS)})"
-            )
-        self.model = self.model.model_copy(update={"levels": sizes or asked or LEVELS})
-        self.config = self.config.model_copy(update={"model": self.model})
-
     def _levels(self, held: Held, dataset: GNNData | None, ranks: Trainers | None) -> dict[str, np.ndarray] | None:
-        """By node type the parts of its nodes in the graph's order, for inputs of position. Every rank calls it."""
-        if not self.model.inputs.startswith("position"):
-            return None
-        levels = {}
-        if self._parts is not None:
-            for ntype, name in zip(self._parts.ntypes, held.policies, strict=True):
-                own = self._parts.levels(ntype)
-                levels[name] = own[inverse(self._parts.node_map(ntype))] if self._parts.has_id_map("node") else own
-        else:
-            if dataset is not None:
-                found = parallel.levels_of_nodes(self.config, dataset.graph, self.model.levels, dataset.typed)
-                parts = np.split(found, np.cumsum(list(dataset.graph.num_nodes.values()))[:-1])
-                levels = dict(zip(dataset.graph.num_nodes, parts, strict=True))
-            if ranks is not None:
-                levels = ranks.group.gather_objects(levels, "the levels of the nodes")[0]
-        return {name: levels[name] for name in levels if name not in held.features}
+        """By node type without features the parts of its nodes, for inputs of position. Every rank calls it."""
+        graph, typed = (None, None) if dataset is None else (dataset.graph, dataset.typed)
+        names = None if self._parts is None else [*held.policies]
+        found = levels_by_type(self.config, graph, self._parts, ranks, names=names, typed=typed)
+        return None if found is None else {name: found[name] for name in found if name not in held.features}
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.export import save_ids
+from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
@@ -21,12 +22,14 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
+from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run import own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
+from graph_emb.run.levels import levels_of_table, with_levels
 from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.known_triples import KnownAnswers
@@ -70,9 +73,16 @@ class KGEFamily(Family):
             self._given = test_triples(graph, self.config.dataset)
             graph = replace(graph, parts={**graph.parts, **self._given})
         check_candidates(graph, JUDGED, self.model.candidates)
-        tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
-        if (placement := self.config.train.placement()) == HOST:
-            check_memory(graph.num_entities, tables, self.model)
+        self._take(with_levels(self.config, self._parts))
+        copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
+        placement, kept = self.config.train.placement(), self.model.share_kept(graph.num_entities, self.model.dim)
+        if placement != HOST and self.model.composed:
+            raise ConfigError(
+                f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "
+                "memory; leave it out"
+            )
+        if placement == HOST:
+            check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
         else:
             self._plan = file_plan(graph.num_entities, self.model, placement)
         return graph
@@ -94,6 +104,8 @@ class KGEFamily(Family):
         if job.ranks is not None:
             graph, policy = self._share(dataset, job.ranks)
         assert graph is not None
+        joined = _entities(graph) if dataset is not None and self._parts is None and self.model.takes_levels else None
+        levels = levels_of_table(self.config, joined, self._parts, job.ranks, self._typed)
         if job.checkpoints is not None and dataset is not None:
             save_ids(job.checkpoints.folder, ENTITY, entity_ids(graph))
             save_ids(job.checkpoints.folder, RELATION, relation_ids(graph))
@@ -111,6 +123,7 @@ class KGEFamily(Family):
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
             checkpoints=job.checkpoints,
+            levels=levels,
         )
         if result.entities is None or result.relations is None:
             return Trained({}, result.interrupted)
@@ -175,14 +188,15 @@ class KGEFamily(Family):
             "best_valid_mrr": max(validated, default=None),
             "triples_per_second": round(last.triples / last.seconds) if last and last.seconds else None,
             "parameters": result.model.num_parameters,
-            **self._cache(result.model.entity),
+            **self._cache(result.model),
         }
 
-    def _cache(self, table: DistEmbedding) -> dict[str, Any]:
+    def _cache(self, model: KGEModel) -> dict[str, Any]:
         """Hits and transfers of entities in a file."""
-        if table.spec.placement is None:
+        if not model.entities_in_file:
             return {}
-        stats = table.cache_stats()
+        assert isinstance(model.entity, DistEmbedding)
+        stats = model.entity.cache_stats()
         return {"cache": {**asdict(stats), "hit_share": round(stats.hit_share, 6)}}
 
 

@@ -78,6 +78,7 @@ CHANGES: list[dict[str, Any]] = [
     {"n3": 0.1}, {"l2": 0.1}, {"batch_size": 4}, {"rule": "adagrad"}, {"rule": "row_adagrad"}, {"rule": "row_adam"},
     {"rule": "sgd"}, {"lr": 0.01}, {"lr_decay": "none"}, {"lr_decay": "cosine"}, {"warmup": 0.3}, {"epochs": 5},
     {"dropout": 0.3}, {"reciprocal": True}, {"dim": 6}, {"model": "distmult"},
+    {"table": "hash", "num_buckets": 4}, {"table": "hash", "num_buckets": 4, "num_hashes": 1},
 ]  # fmt: skip
 
 

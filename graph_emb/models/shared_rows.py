@@ -1,0 +1,92 @@
+"""Settings of models whose rows may be composed of rows that nodes share; see ``graph_emb.composed``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from graph_emb.core.settings import Count
+from graph_emb.models.settings import ModelSettings
+
+ComposedName = Literal["position-hash", "position", "hash", "quotient-remainder"]
+COMPOSED: tuple[str, ...] = ComposedName.__args__  # type: ignore[attr-defined]
+"""Kinds of a ``ComposedEmbedding`` that a run can have in the place of a row a node."""
+LEVELS = (8, 64, 512)
+"""Parts by level where nothing says others."""
+
+
+class SharedRows(ModelSettings):
+    """Levels, hashes and buckets of composed rows; a subclass names the field that chooses their kind.
+
+    Attributes:
+        kind_field: That field.
+    """
+
+    kind_field: ClassVar[str]
+
+    levels: tuple[Count, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="of position kinds: parts by level, rising; null: those of the run's partition, else 8, 64, 512",
+    )
+    num_hashes: Count = Field(default=2, ge=1, le=64, description="of hash kinds: buckets of a node")
+    num_buckets: Count = Field(default=4096, ge=1, le=1 << 31, description="of hash kinds: rows that nodes share")
+
+    @property
+    def table_kind(self) -> str:
+        """What a row is: a kind of ``ComposedEmbedding`` where ``composed``, else the model's own word."""
+        kind: str = getattr(self, self.kind_field)
+        return kind
+
+    @property
+    def composed(self) -> bool:
+        """Whether rows are those of a ``ComposedEmbedding``."""
+        return self.table_kind in COMPOSED
+
+    @property
+    def takes_levels(self) -> bool:
+        """Whether rows are composed of rows of a partition's parts."""
+        return self.table_kind.startswith("position")
+
+    def share_kept(self, num_rows: int, dim: int) -> float:
+        """Learnt numbers of a table for each number of its rows (num_rows, dim); 1 where each has a row of its own."""
+        if not self.composed:
+            return 1.0
+        shared = sum(self.levels or LEVELS) if self.takes_levels else 0
+        hashed = self.table_kind.endswith("hash")
+        shared += self.num_buckets if hashed else 0
+        if self.table_kind == "quotient-remainder":
+            shared += self.num_buckets + -(-num_rows // self.num_buckets)
+        return (shared * dim + self.num_hashes * hashed * num_rows) / (num_rows * dim)
+
+    @model_validator(mode="after")
+    def _shared_rows_fit(self) -> SharedRows:
+        hashed = self.table_kind.endswith("hash")
+        used = {
+            "levels": self.takes_levels,
+            "num_hashes": hashed,
+            "num_buckets": hashed or self.table_kind == "quotient-remainder",
+        }
+        for name, has_effect in used.items():
+            value = getattr(self, name)
+            earlier = name == "levels" and value == LEVELS  # run folders of earlier versions have this default
+            if not (has_effect or earlier) and value != SharedRows.model_fields[name].default:
+                raise ValueError(
+                    f"{name} = {value!r} has no effect on {self.kind_field} = {self.table_kind!r}; leave it out"
+                )
+        return self
+
+
+class TableKind(SharedRows):
+    """Of models of one table of nodes or entities: what its rows are.
+
+    Attributes:
+        table: "full": a row for each; or a kind of ``ComposedEmbedding``.
+    """
+
+    kind_field: ClassVar[str] = "table"
+
+    table: Literal["full", ComposedName] = Field(
+        default="full", description="a row for each node or entity, or one composed of rows that they share"
+    )
