@@ -48,6 +48,8 @@ class InnerProduct:
 
     def chunks(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.chunks``."""
+        if len(queries) == 1:
+            return (queries[0] @ entities[0].T)[None]  # a batched product of rounded factors copies the transpose
         return queries @ entities.transpose(1, 2)
 
 

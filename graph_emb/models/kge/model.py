@@ -225,7 +225,8 @@ def query_loss(
         columns = np.stack([batch.given, batch.relations, sides], axis=1)
         asked, kind = drop.apply(batch.step, columns, HEAD + TAIL + 1, given, relation)
     query = torch.cat([scorer.tail_query(asked[:tails], kind[:tails]), scorer.head_query(kind[tails:], asked[tails:])])
-    loss = cross_entropy(query, entities, batch, scorer.comparison, config.label_smoothing)
+    rounded = config.products == "bfloat16"
+    loss = cross_entropy(query, entities, batch, scorer.comparison, config.label_smoothing, bfloat16=rounded)
     if not (config.n3 or config.l2):
         return loss
     read = torch.cat([scorer.read_by(TAIL, relation[:tails]), scorer.read_by(HEAD, relation[tails:])])

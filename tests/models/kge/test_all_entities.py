@@ -95,6 +95,25 @@ def test_large_scores_do_not_overflow() -> None:
     assert torch.isfinite(queries.grad).all()
 
 
+def test_rounded_products_give_nearly_the_same_step_and_leave_other_products_alone() -> None:
+    seen: list[str] = []
+
+    class Watched(type(DOT)):  # type: ignore[misc]
+        def chunks(self, queries: torch.Tensor, entities: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+            return super().chunks(queries, entities)
+
+    before, found = torch.backends.mkldnn.matmul.fp32_precision, []
+    for rounded in (False, True):
+        queries, entities = normal(7, 64).float().requires_grad_(), normal(9, 64, seed=1).float().requires_grad_()
+        cross_entropy(queries, entities, batch(), Watched(), 0.1, bfloat16=rounded).backward()
+        assert torch.backends.mkldnn.matmul.fp32_precision == before
+        found.append((queries.grad, entities.grad))
+    assert seen == [before, "bf16"]
+    for plain, close in zip(*found, strict=True):
+        torch.testing.assert_close(close, plain, rtol=0.1, atol=0.02)
+
+
 def test_no_queries_cost_nothing() -> None:
     entities = normal(9, 6).requires_grad_()
     loss = cross_entropy(normal(0, 6), entities, batch(0), DOT, 0.1)

@@ -204,6 +204,8 @@ def test_only_the_rows_of_the_batch_are_touched() -> None:
         ({"training": "kvsall", "loss": "softmax", "subsampling": True}, "training=kvsall has queries, leave it out"),
         ({"training": "kvsall", "loss": "softmax", "triple_scope": "local"}, "triple_scope = .local. places triples"),
         ({"label_smoothing": 0.1}, "label_smoothing = 0.1 needs training=1vsall or kvsall"),
+        ({"model": "complex", "products": "bfloat16"}, "products = 'bfloat16' needs training=1vsall or kvsall"),
+        ({"training": "1vsall", "loss": "softmax", "products": "bfloat16"}, "no effect on the distances of rotate"),
         ({"lr_decay": "plateau", "valid_every": 0}, "follows validations; set valid_every"),
         ({"lr_factor": 0.5}, "lr_factor = 0.5 belongs to lr_decay=plateau"),
         ({"lr_patience": 2}, "lr_patience = 2 belongs to lr_decay=plateau"),
