@@ -159,7 +159,7 @@ class RGCNConfig(GNNConfig, TripleSettings):
     loss: LossName = Field(default="softmax", description="of a triple against its negatives")
     num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")
     chunk_size: Count = Field(default=512, ge=1, le=1 << 20, description="triples that share negatives")
-    l2: Number = Field(default=0.01, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
+    l2: Number = Field(default=0.01, ge=0, le=1e3, description="weight of the sum of abs(x)^2 of a triple's rows")
 
     @property
     def decoder_settings(self) -> KGEConfig:

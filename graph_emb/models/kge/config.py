@@ -58,8 +58,8 @@ class TripleSettings(ModelSettings):
     in_batch: bool = Field(default=False, description="entities of the chunk's other triples are negatives too")
     filter_negatives: bool = Field(default=True, description="leave out negatives that make a training triple true")
     subsampling: bool = Field(default=False, description="weigh triples of frequent pairs less, as RotatE's code")
-    n3: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
-    l2: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
+    n3: Number = Field(default=0.0, ge=0, le=1e3, description="weight of the sum of abs(x)^3 of a triple's rows")
+    l2: Number = Field(default=0.0, ge=0, le=1e3, description="weight of the sum of abs(x)^2 of a triple's rows")
     candidates: Count | None = Field(
         default=None, ge=1, description="entities sampled to rank against in validation and evaluation; null: all"
     )
@@ -263,7 +263,7 @@ class ProductConfig(KGEConfig):
     loss: LossName = Field(default="softmax", description="of a triple against its negatives")
     num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")
     chunk_size: Count = Field(default=512, ge=1, le=1 << 20, description="triples that share negatives")
-    n3: Number = Field(default=0.05, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
+    n3: Number = Field(default=0.05, ge=0, le=1e3, description="weight of the sum of abs(x)^3 of a triple's rows")
     init_std: Number = Field(default=0.1, gt=0, le=1e3, description="standard deviation of the first rows")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adagrad", description="update rule of both tables")
     epochs: Epochs = 10
