@@ -35,16 +35,17 @@ def line_chart(series: Mapping[str, Points], x_title: str, y_title: str, *, from
     lines = {name: thinned(points) for name, points in series.items() if points}
     xs = [x for points in lines.values() for x, _ in points]
     ys = [y for points in lines.values() for _, y in points]
-    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min([*ys, 0.0]) if from_zero else min(ys), max(ys))
+    x_ticks = ticks(min(xs), max(xs), whole=all(x.is_integer() for x in map(float, xs)))
+    y_ticks = ticks(min([*ys, 0.0]) if from_zero else min(ys), max(ys))
     place_x, place_y = _Scale(x_ticks, LEFT, WIDTH - RIGHT), _Scale(y_ticks, HEIGHT - BOTTOM, TOP)
     parts = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_title)}">']
     for tick in y_ticks:
         y = place_y(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(number(tick))}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(_short(tick))}</text>')
     for tick in x_ticks:
         x = place_x(tick)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(number(tick))}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(_short(tick))}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_title)}</text>')
     for place, (name, points) in enumerate(lines.items()):
@@ -125,14 +126,15 @@ def thinned(points: Points) -> Points:
     return [points[at] for at in np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int).tolist()]
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers from below ``low`` to above ``high``, 2 to ``most`` + 1 of them."""
+def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
+    """Round numbers from below ``low`` to above ``high``, 2 to ``most`` + 1 of them; ``whole`` leaves out fractions."""
     if not high > low:
-        pad = abs(low) * 0.1 or 1.0
+        pad = 1.0 if whole else abs(low) * 0.1 or 1.0
         low, high = low - pad, high + pad
-    raw = (high - low) / (most - 1)
+    raw = max((high - low) / (most - 1), 1.0 if whole else 0.0)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    steps = [factor * power for factor in (1, 2, 2.5, 5, 10)]
+    step = next(step for step in steps if step >= raw * 0.999 and not (whole and step % 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [at * step for at in range(first, last + 1)]
 
@@ -142,6 +144,11 @@ def number(value: float) -> str:
     if value == 0 or (float(value).is_integer() and abs(value) < 1e15):
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def _short(value: float) -> str:
+    """A number beside an axis, where there is room for seven letters."""
+    return f"{number(value / 1e6)}M" if abs(value) >= 1e6 else number(value)
 
 
 class _Scale:

@@ -36,6 +36,9 @@ def curves_of(history: Sequence[Line]) -> list[Curve]:
     """The curves that a history has at least two points of: loss, validation, throughput, memory and others."""
     groups = _groups(history)
     x_title = _x_of(groups)
+    units = {**{unit: unit for unit in UNITS}, "epochs": "epoch"}
+    if any("order" in line for line in history):  # of LINE, whose walk is an edge
+        units = {"edges": "walks"}
 
     def of(title: str, name: str, from_zero: bool = False) -> Curve:
         series = _series(groups, x_title, lambda line: {"": line[name]} if name in line else {})
@@ -45,7 +48,7 @@ def curves_of(history: Sequence[Line]) -> list[Curve]:
         of("loss", "loss"),
         Curve("validation", x_title, _series(groups, x_title, _validation)),
         of("learning rate", "lr"),
-        *(_throughput(groups, unit) for unit in (*UNITS, "epoch")),
+        *(_throughput(groups, name, unit) for name, unit in units.items()),
         of("memory of the first process, MiB", "memory_mib", from_zero=True),
         of("share of local rows", "local_share", from_zero=True),
     ]
@@ -91,8 +94,8 @@ def _validation(line: Line) -> dict[str, Any]:
     return found | dict(line["valid"] if isinstance(line.get("valid"), Mapping) else {})
 
 
-def _throughput(groups: Mapping[str, Sequence[Line]], unit: str) -> Curve:
-    """Units per second between one line and the next."""
+def _throughput(groups: Mapping[str, Sequence[Line]], name: str, unit: str) -> Curve:
+    """Units per second between one line and the next; ``name`` is their plural."""
     series: dict[str, list[tuple[float, float]]] = {}
     for group, lines in groups.items():
         clock = "seconds" if all("seconds" in line for line in lines) else "elapsed"
@@ -103,7 +106,7 @@ def _throughput(groups: Mapping[str, Sequence[Line]], unit: str) -> Curve:
             if spent > 0 and line[unit] > before[unit]:
                 series.setdefault(group, []).append((line[clock], (line[unit] - before[unit]) / spent))
             before = {unit: line[unit], clock: line[clock]}
-    return Curve(f"{'epochs' if unit == 'epoch' else unit} per second", "seconds", series, from_zero=True)
+    return Curve(f"{name} per second", "seconds", series, from_zero=True)
 
 
 def is_number(value: Any) -> bool:

@@ -84,7 +84,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "") -
 
 def _cell(value: Any) -> str:
     if isinstance(value, float | int) and not isinstance(value, bool):
-        return f'<td class="n">{escape(number(value))}</td>'
+        text = f"{value:.4f}" if isinstance(value, float) and 1e-3 <= abs(value) <= 1 else number(value)
+        return f'<td class="n">{escape(text)}</td>'
     return f"<td>{escape(shown(value))}</td>"
 
 
@@ -198,8 +199,10 @@ def _neighbors(
 
 
 def _name(node: Any) -> str:
+    """A name as it is, or its ends: those of one place differ at the end."""
     text = str(node)
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 3]}..."
+    head = LONGEST_NAME // 4
+    return text if len(text) <= LONGEST_NAME else f"{text[:head]}...{text[head + 3 - LONGEST_NAME :]}"
 
 
 def _configuration(facts: RunFacts) -> str:

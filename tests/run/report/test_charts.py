@@ -26,6 +26,25 @@ def test_ticks_are_round_and_enclose_the_values() -> None:
         assert 2 <= len(found) <= 8
 
 
+def test_ticks_of_epochs_are_whole() -> None:
+    """A validation of the epochs 5 and 6 stood over 5.2, 5.4 and 5.6."""
+    assert ticks(5, 6, whole=True) == [5, 6]
+    assert ticks(3, 3, whole=True) == [2, 3, 4]
+    assert ticks(1, 11, whole=True) == [0, 2, 4, 6, 8, 10, 12]
+    assert all(tick == round(tick) for high in range(2, 200) for tick in ticks(1, high, whole=True))
+    texts = [mark.text for mark in marks(line_chart({"": [(5, 0.1), (6, 0.2)]}, "epoch", "loss"), "text")]
+    assert texts[-3:] == ["5", "6", "epoch"]
+
+
+def test_numbers_beside_an_axis_have_room() -> None:
+    """1,000,000 lost its first digits at the edge of the chart."""
+    svg = line_chart({"": [(0.5, 0.0), (2.5e6, 12e6)]}, "seconds", "tokens per second")
+    texts = [mark.text or "" for mark in marks(svg, "text")]
+    assert "10M" in texts
+    assert "2.5M" in texts
+    assert max(map(len, texts[:-1])) <= 7
+
+
 def test_a_line_goes_from_left_to_right_and_up_is_more() -> None:
     svg = line_chart({"a": [(1, 0.0), (2, 1.0)], "b": [(1, 0.5)]}, "epoch", "loss")
     left, right, _ = marks(svg, "circle")

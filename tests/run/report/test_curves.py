@@ -23,6 +23,15 @@ def test_walks_give_loss_speed_memory_and_locality_over_seconds() -> None:
     assert "epochs per second" not in found  # tokens say it
 
 
+def test_line_counts_edges_of_each_order() -> None:
+    """A walk of LINE is an edge, which counted as two tokens."""
+    lines = [{"order": order, "epoch": 0, "walks": 50 * n, "tokens": 100 * n, "seconds": float(n), "loss": 1.0}
+             for order in ("first", "second") for n in (1, 2)]  # fmt: skip
+    found = {curve.title: curve for curve in curves_of(lines)}
+    assert found["edges per second"].series == {name: [(1.0, 50.0), (2.0, 50.0)] for name in ("first", "second")}
+    assert sorted(found) == ["edges per second", "loss"]
+
+
 def test_triples_give_validation_where_there_was_one() -> None:
     lines = [{"epoch": n, "triples": n * 10, "seconds": n / 2, "loss": 1.0 / n, "valid_mrr": v}
              for n, v in ((1, None), (2, 0.25), (3, None), (4, 0.5))]  # fmt: skip

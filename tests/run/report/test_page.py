@@ -15,7 +15,7 @@ from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.labels import Labels
 from graph_emb.run.pipeline import PipelineResult, pipeline
 from graph_emb.run.report.facts import RunFacts, classes_of, labels_of, read_history
-from graph_emb.run.report.page import MOST_ON_MAP, report_page
+from graph_emb.run.report.page import MOST_ON_MAP, report_page, table
 from graph_emb.run.run_folder import read_metrics
 from tests.run.report.conftest import NASTY
 
@@ -43,7 +43,7 @@ def test_the_page_holds_scores_curves_map_neighbours_and_settings(run: PipelineR
     assert headings == ["Scores", "Training", "Map", "Nearest neighbours", "Configuration", "Versions and files"]
     assert "<figcaption>loss</figcaption>" in text
     score = run.metrics["evaluation"]["node_classification"]["ratios"][0]["micro_mean"]
-    assert f'<td>micro-F1 at 50%</td><td class="n">{score:.4g}' in text
+    assert f'<td>micro-F1 at 50%</td><td class="n">{score:.4f}' in text
     assert "node classification by degree" in text
     assert "<td>model.dim</td><td>8</td><td>128</td>" in text
     names = {own.get("data-name") for tag, own in Tags(text).found if tag == "circle" and "data-name" in own}
@@ -62,6 +62,18 @@ def test_the_page_needs_no_other_file_and_takes_no_name_for_markup(run: Pipeline
     assert "http" not in text
     assert NASTY not in text
     assert len(text) < 5 * 2**20
+
+
+def test_scores_have_the_same_digits_and_long_names_their_ends(run: PipelineResult) -> None:
+    """0.59 stood below 0.5775; all papers of AIFB were http://www.aifb.uni-karlsruhe.de/Publikationen/viewPubli..."""
+    cells = re.findall(r'<td class="n">([^<]*)<', table(("a",), [[0.59, 0.5775, 1.0, 0.0, 3e-5, 12, 1234.5]]))
+    assert cells == ["0.5900", "0.5775", "1.0000", "0", "3e-05", "12", "1,234.5"]
+    ids = np.array([f"http://example.org/{'publications/' * 5}id{n}instance" for n in range(9)])
+    tables = {"node": Embeddings(np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32), ids)}
+    text = report_page(RunFacts("papers", run.config, run.metrics, [], tables, {}))
+    names = {own["data-name"] or "" for tag, own in Tags(text).found if tag == "circle" and "data-name" in own}
+    assert len(names) == 9
+    assert all(re.fullmatch(r"http://exam.*\.\.\..*id\dinstance", name) and len(name) == 60 for name in names), names
 
 
 def test_a_large_table_is_drawn_in_part_with_its_labelled_rows_first(run: PipelineResult) -> None:
