@@ -20,6 +20,7 @@ from graph_emb.graph.hash_book import ids_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import Bags
+from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
@@ -49,7 +50,7 @@ class Slots:
     Attributes:
         table: That was asked.
         keys: Of its ids, (B,).
-        places: Of the rows that lie in this process, (B,), -1 for none; None in collective mode, where owners look.
+        places: Of the rows that lie in this process, (B,), -1 for none; None where owners look, who may be others.
         epoch: The table's passes of eviction until then.
     """
 
@@ -70,6 +71,7 @@ class Slots:
                 f"{shard.epoch - self.epoch} times since lookup(); look the ids up again"
             )
         if self.places is not None:
+            assert isinstance(shard, GrowingShard)
             if self.places.shape != (len(self),) or self.places.dtype != np.int64:
                 raise ConfigError(f"table {self.table.name!r}: slots were changed; take them from lookup(ids) alone")
             shard.check_places(self.keys, self.places)
@@ -81,7 +83,8 @@ class GrowingEmbedding(DistEmbedding):
 
     Ids are any int64, none reserved. Reading makes no row: an id without one reads as its first value, a function of
     (seed, id), on whatever rank. The owner makes a row in the step of the first admitted gradient. Rows, state and the
-    ids that have one are the same for any number of ranks and threads. In local and collective mode.
+    ids that have one are the same for any number of ranks and threads; in kvstore mode where no row is pushed by two
+    trainers in one step, and all come to a barrier after each: rows leave at barriers alone there.
 
     Args:
         num_embeddings: ``ge.growing(...)``; a number after ``ge.init(use_dynamic_expansion=True)``, where it bounds
@@ -93,8 +96,7 @@ class GrowingEmbedding(DistEmbedding):
         admission: ``ge.SeenAtLeast(uses)``; None: the first gradient makes a row.
         eviction: ``ge.Unused``, ``LeastRecent``, ``LeastUsed`` or ``SmallNorm``; None: rows stay.
     Raises:
-        ConfigError: an argument that growing tables do not take.
-        ModeError: kvstore mode, whose tables have a fixed size.
+        ConfigError: an argument that growing tables do not take, or ``hogwild=True``.
     Example:
         >>> item = ge.DistEmbedding(ge.growing(max_rows=1000), 2, "item", admission=ge.SeenAtLeast(2))
         >>> opt = ge.SparseSGD([item], lr=1.0)
@@ -140,9 +142,9 @@ class GrowingEmbedding(DistEmbedding):
             )
 
     @property
-    def shard(self) -> GrowingShard:
+    def shard(self) -> GrowingRows:
         shard = super().shard
-        assert isinstance(shard, GrowingShard)
+        assert isinstance(shard, GrowingRows)
         return shard
 
     @property
@@ -193,7 +195,8 @@ class GrowingEmbedding(DistEmbedding):
     def evict(self) -> Tensor:
         """Make a pass of the table's eviction now; the ids that left, ascending, the same on every rank.
 
-        In collective mode every rank calls it. Weight and state leave as one; an id that comes back begins anew.
+        In collective and kvstore mode every rank calls it. Weight and state leave as one; an id that comes back begins
+        anew.
         """
         with self.transport.joint(f"evict of table {self.name!r}"):
             return torch.from_numpy(self.transport.evict(self.name))
@@ -211,7 +214,8 @@ class GrowingEmbedding(DistEmbedding):
         with torch.no_grad():
             rows = self(ids.flatten())
         keys, shard = self.spec.checked_ids(ids).flatten(), self.shard
-        places = None if self.transport.lockstep else shard.find(keys)
+        here = None if self.transport.lockstep or not isinstance(shard, GrowingShard) else shard
+        places = None if here is None else here.find(keys)
         return rows, Slots(self, keys, places, shard.epoch)
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:

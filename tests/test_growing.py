@@ -331,6 +331,18 @@ def test_what_an_optimizer_by_address_cannot_be_is_said() -> None:
     ge.SparseSGD([fixed], lr=1.0)  # the table is free
 
 
+def test_kvstore_mode_without_servers_grows_and_refuses_handlers() -> None:
+    ge.shutdown()
+    transport = ge.init(mode="kvstore", use_dynamic_expansion=True)
+    emb = ge.DistEmbedding(3, 1, "growing")
+    ge.SparseSGD([emb], lr=1.0).update([10**15], torch.ones(1, 1), emb)
+    assert emb.ids().tolist() == [10**15]
+    with pytest.raises(ModeError, match="table 'growing' grows: a handler takes tables of a fixed size"):
+        transport.register_push_handler("growing", print)  # type: ignore[attr-defined]
+    with pytest.raises(ModeError, match="table 'growing' grows: push_data takes"):
+        transport.push_data("growing", torch.tensor([1]), torch.ones(1, 1))  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_dynamic_expansion_makes_tables_grow_that_are_tied_to_no_ids(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ge.shutdown()
@@ -377,8 +389,6 @@ def test_a_choice_of_dynamic_expansion_that_is_none_is_said(monkeypatch: pytest.
     ge.shutdown()
     with pytest.raises(ConfigError, match="use_dynamic_expansion='1' must be True or False"):
         ge.init(mode="local", use_dynamic_expansion="1")
-    with pytest.raises(ModeError, match="use_dynamic_expansion=True: tables of kvstore mode have a fixed size"):
-        ge.init(mode="kvstore", use_dynamic_expansion=True)
     monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "yes")
     with pytest.raises(ConfigError, match="USE_DYNAMIC_EXPANSION='yes' must be 0 or 1"):
         ge.init(mode="local")

@@ -19,7 +19,7 @@ from graph_emb.checkpoint.reader import TableReader
 from graph_emb.checkpoint.row_files import GROWTH, IDS, STATE, WEIGHT, PieceReader, row_pieces
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.growing_embedding import GrowingEmbedding
-from graph_emb.table.growing_shard import COUNTS, GrowingShard
+from graph_emb.table.growing_rows import COUNTS, GrowingRows
 
 IDS_AT_A_TIME = 1 << 17
 
@@ -73,7 +73,7 @@ class GrowingRestorer:
 
     def load(self) -> None:
         """Give up what the table has, and take the rows of the checkpoint that this rank owns."""
-        shard: GrowingShard = self._table.shard
+        shard: GrowingRows = self._table.shard
         frozen = shard.frozen_ids()
         shard.clear(0 if self._entry.growth is None else self._entry.growth.step)
         for ids, read in self._pieces():

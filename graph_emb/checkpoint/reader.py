@@ -30,7 +30,7 @@ from graph_emb.checkpoint.row_files import (
 )
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
 from graph_emb.core.storage import xxh64_of
-from graph_emb.table.growing_shard import COUNTS
+from graph_emb.table.growing_rows import COUNTS
 
 
 class Checkpoint:

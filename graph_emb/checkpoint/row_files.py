@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -30,7 +30,8 @@ from graph_emb.core.json_codec import CODES
 from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import ArrayIds, OriginalIds
-from graph_emb.table.growing_shard import COUNTS, GrowingShard
+from graph_emb.table.growing_rows import COUNTS, GrowingRows
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.lazy_decay import DECAY
 from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import LiveRows, TableRows
@@ -247,12 +248,13 @@ class TableShare:
         clocks |= {DECAY: 0.0} if DECAY in clocks else {}  # rows are saved as they are read
         rows, ids = transport.rows(table.name), table.original_ids
         share = cls(table.name, table.embedding_dim, table.dtype, specs, ids, rows, clocks)
-        if isinstance(shard, GrowingShard):
-            live = LiveRows(shard, shard.touched() if delta else None)
-            share.rows, share.total = [live], shard.num_rows
+        if isinstance(shard, GrowingRows):
             if delta:
+                assert isinstance(shard, GrowingShard)  # the only one that knows what changed
+                share.rows, share.total = [LiveRows(shard, shard.touched())], shard.num_rows
                 share.gone, share.halvings = torch.from_numpy(shard.gone()), shard.halvings()
-            share.ids, share.step = ArrayIds(live.ids, live.num_rows), shard.step
+            ids_of = np.concatenate([np.empty(0, np.int64), *(live.ids for live in cast("list[LiveRows]", share.rows))])
+            share.ids, share.step = ArrayIds(ids_of, len(ids_of)), shard.step
             share.candidates = {name: torch.from_numpy(values) for name, values in shard.candidates().items()}
         return share
 

@@ -20,7 +20,7 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.sparse_optimizer import SparseOptimizer, transport_of
-from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.transport import runtime
 from graph_emb.transport.agreement import agree
 from graph_emb.transport.base import Transport
@@ -242,12 +242,12 @@ def save_checkpoint(
     return place
 
 
-def growing(tables: Sequence[DistEmbedding]) -> list[GrowingShard]:
+def growing(tables: Sequence[DistEmbedding]) -> list[GrowingRows]:
     """The rows that this process has of the tables that grow."""
-    return [table.shard for table in tables if isinstance(table.shard, GrowingShard)]
+    return [table.shard for table in tables if isinstance(table.shard, GrowingRows)]
 
 
-def _track(shards: Sequence[GrowingShard], place: Path) -> None:
+def _track(shards: Sequence[GrowingRows], place: Path) -> None:
     """Have growing tables know what changes since a checkpoint that was just written.
 
     Where it cannot be read they do not, and refuse a delta of it: the checkpoint itself is in place.

@@ -36,7 +36,7 @@ from graph_emb.core.json_codec import decode, encode
 from graph_emb.core.storage import PendingFolder, write_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
-from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import Transport
 
@@ -183,7 +183,7 @@ def parent_of(
     for table in tables:
         if table.name not in manifest.tables:
             raise ConfigError(f"base={str(base)!r}: has no table {table.name!r}; save a full checkpoint first")
-        entry, grows = manifest.tables[table.name], isinstance(table.shard, GrowingShard)
+        entry, grows = manifest.tables[table.name], isinstance(table.shard, GrowingRows)
         if grows != (entry.growth is not None):
             how = "with a fixed size" if grows else "that grows"
             raise ConfigError(f"base={str(base)!r}: has table {table.name!r} {how}; save a full checkpoint first")

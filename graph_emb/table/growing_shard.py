@@ -19,7 +19,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.hash_book import ids_of, keys_of
-from graph_emb.table.growth import LeastUsed, TotalOf, leaving
+from graph_emb.table.growing_rows import GrowingRows, check_evicts
+from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
@@ -30,11 +31,9 @@ from graph_emb.table.spec import StateSpec, TableSpec
 MOST_CANDIDATES = 1 << 26
 MOST_KNOWN = 1 << 20
 """Keys whose places a shard keeps from their look-up to the update."""
-COUNTS = ("uses", "last")
-"""What is counted of each row, and of each id that waits for one: steps that used it, and the last of them."""
 
 
-class GrowingShard(EmbeddingShard):
+class GrowingShard(GrowingRows):
     """``EmbeddingShard`` of a table that grows. Its ``rows`` are keys, int64, any of which may be asked for.
 
     Reads make no row: an id without one reads as its first value. Rows are made by updates, one step's in ascending
@@ -47,8 +46,6 @@ class GrowingShard(EmbeddingShard):
         evicted: The ids that left since ``take_evicted``.
         since: The digest of the checkpoint since which changes are known (``track``); None: they are not.
     """
-
-    grows = True
 
     def __init__(self, spec: TableSpec) -> None:
         growth = spec.growth
@@ -270,14 +267,6 @@ class GrowingShard(EmbeddingShard):
         candidates.add(keys[~known & ~enough], number[~known & ~enough])
         return ids[enough]
 
-    def check_total(self, num_rows: int) -> None:
-        """Raise a ConfigError where all owners together have more rows than the table may."""
-        if num_rows > self.growth.max_rows:
-            raise ConfigError(
-                f"table {self.spec.name!r}: {num_rows} rows of all ranks exceed max_rows={self.growth.max_rows}; load "
-                "the last checkpoint into a larger table, or give it an eviction"
-            )
-
     def _check_room(self, num: int) -> None:
         if self.num_rows + num > self.growth.max_rows:
             raise ConfigError(
@@ -466,14 +455,22 @@ class GrowingShard(EmbeddingShard):
 
     def after_step(self, total_of: TotalOf) -> None:
         """What policies do after a step: halve counts, forget candidates, evict. Every owner calls it."""
+        if self.end_steps(self.step - 1):
+            self.evict(total_of)
+
+    def end_steps(self, since: int) -> bool:
+        """Halve counts and forget candidates after the steps from ``since`` on; whether a pass of eviction is due."""
         rule, admission = self.growth.eviction, self.growth.admission
-        if isinstance(rule, LeastUsed) and rule.half_life and self.step % rule.half_life == 0:
-            self._count[: self._end] >>= 1
-        if self._candidates is not None and admission and self.step % admission.candidate_steps == 0:
+
+        def periods(steps: int) -> int:
+            return self.step // steps - since // steps
+
+        if isinstance(rule, LeastUsed) and rule.half_life and (times := periods(rule.half_life)):
+            self._count[: self._end] >>= min(31, times)
+        if self._candidates is not None and admission and periods(admission.candidate_steps):
             keys, told = self._candidates.items()
             self._candidates.remove(keys[self.step - (told >> 32) >= admission.candidate_steps])
-        if rule is not None and self.step % rule.every == 0:
-            self.evict(total_of)
+        return rule is not None and periods(rule.every) > 0
 
     def evict(self, total_of: TotalOf) -> np.ndarray:
         """Make a pass of the table's eviction; the ids of this owner that left, ascending. Every owner calls it.
@@ -481,11 +478,15 @@ class GrowingShard(EmbeddingShard):
         Raises:
             ConfigError: the table has no eviction.
         """
-        if self.growth.eviction is None:
-            raise ConfigError(f"table {self.spec.name!r} has no eviction; make it with eviction=ge.Unused(steps=...)")
+        return summed(self.evicting(), total_of)
+
+    def evicting(self) -> Sums[np.ndarray]:
+        """``evict`` in steps."""
+        check_evicts(self.spec)
+        assert self.growth.eviction is not None
         live = self.live
         free = np.ones(len(live), bool) if self.frozen is None else ~self.frozen[torch.from_numpy(live)].numpy()
-        chosen, num = leaving(self.growth.eviction, self, self._ids[live], free, total_of)
+        chosen, num = yield from leaving(self.growth.eviction, self, self._ids[live], free)
         gone = live[chosen]
         ids = np.sort(self._ids[gone])
         self.epoch += num > 0

@@ -7,17 +7,31 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
 
+T = TypeVar("T")
 TotalOf = Callable[[np.ndarray], np.ndarray]
 """Sums a vector of int64 over all owners of a table: every owner calls it, with vectors of one length."""
+Sums = Generator[np.ndarray, np.ndarray, T]
+"""Work of an owner that yields vectors of int64 and goes on with their sums over all owners."""
 SIGN = np.uint64(1 << 63)
+
+
+def summed(work: Sums[T], total_of: TotalOf) -> T:
+    """The result of work that every owner does at once."""
+    try:
+        vector = next(work)
+        while True:
+            vector = work.send(total_of(vector))
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def _check(what: str, name: str, value: Any, least: float, whole: bool = True) -> None:
@@ -225,10 +239,8 @@ class Growth:
 _EXAMPLES = {"admission": "SeenAtLeast(3)", "eviction": "Unused(steps=10_000)"}
 
 
-def leaving(
-    rule: Eviction, rows: Counted, ids: np.ndarray, free: np.ndarray, total_of: TotalOf
-) -> tuple[np.ndarray, int]:
-    """Which live rows leave in a pass, (R,) bool, and how many of all owners'. Every owner calls it.
+def leaving(rule: Eviction, rows: Counted, ids: np.ndarray, free: np.ndarray) -> Sums[tuple[np.ndarray, int]]:
+    """Which live rows leave in a pass, (R,) bool, and how many of all owners'. Every owner runs it.
 
     Args:
         ids: Of the rows, (R,) int64.
@@ -237,30 +249,30 @@ def leaving(
     scores = rule.scores(rows)
     low = rule.too_low(rows)
     below = 0 if low is None else int((free & (scores < np.uint64(low))).sum())
-    num_rows, may, num_below = total_of(np.array([len(ids), int(free.sum()), below])).tolist()
+    num_rows, may, num_below = (yield np.array([len(ids), int(free.sum()), below])).tolist()
     num = num_below if low is not None else rule.surplus(num_rows)
     num = min(num, may, max(0, num_rows - rule.floor), num if rule.per_pass is None else rule.per_pass)
-    return lowest(scores, ids, free, num, total_of), num
+    return (yield from lowest(scores, ids, free, num)), num
 
 
-def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int, total_of: TotalOf) -> np.ndarray:
+def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int) -> Sums[np.ndarray]:
     """The ``num`` lowest of all owners' (score, id) pairs among those marked, (R,) bool: two radix selections."""
     if num <= 0:
         return np.zeros(len(ids), bool)
-    cut, rest = _radix(scores[among], num, total_of)
+    cut, rest = yield from _radix(scores[among], num)
     chosen = among & (scores < cut)
     ties = among & (scores == cut)
     order = ids.view(np.uint64) ^ SIGN  # in the order of the signed ids
-    last, _ = _radix(order[ties], rest, total_of)
+    last, _ = yield from _radix(order[ties], rest)
     return chosen | (ties & (order <= last))
 
 
-def _radix(values: np.ndarray, num: int, total_of: TotalOf) -> tuple[np.uint64, int]:
+def _radix(values: np.ndarray, num: int) -> Sums[tuple[np.uint64, int]]:
     """The ``num``-th lowest of all owners' values, uint64, and how many of that value are among the ``num``."""
     found = 0
     for shift in range(56, -1, -8):
         digits = ((values >> np.uint64(shift)) & np.uint64(255)).astype(np.int64)
-        ends = np.cumsum(total_of(np.bincount(digits, minlength=256)))
+        ends = np.cumsum((yield np.bincount(digits, minlength=256)))
         digit = int(np.searchsorted(ends, num))
         num -= int(ends[digit - 1]) if digit else 0
         values = values[digits == digit]

@@ -469,7 +469,10 @@ class Transport(ABC):
         self._tables.check_open()
 
     def barrier(self) -> None:
-        """Return when every process has come here; pushes still on their way need ``flush`` before."""
+        """Return when every process has come here; pushes still on their way need ``flush`` before.
+
+        In kvstore mode rows of growing tables leave here, and what trainers pushed is applied before.
+        """
         self._tables.check_open()
 
     @abstractmethod

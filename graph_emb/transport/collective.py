@@ -19,6 +19,7 @@ from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.growing_rows import check_total
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
@@ -362,7 +363,7 @@ class CollectiveTransport(Prefetching):
             got = self.agree(call, self.signature(names), told, what)
             touched = got[:, len(packed) : 2 * len(packed)].any(dim=0).tolist()
             for shard, num in zip(growing, got[:, 2 * len(packed) :].sum(dim=0).tolist(), strict=True):
-                shard.check_total(num)
+                check_total(shard.spec, num)
             for name, p in zip(names, packed, strict=True):
                 travelling = len(p.ids) - p.counts[self.rank]
                 self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())

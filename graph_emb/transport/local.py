@@ -215,6 +215,7 @@ class StandaloneTransport(LocalTransport):
     def _register(self, handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
         if not self.shard(table).in_memory and func is not None:
             raise ModeError(f"table {table!r}: its rows lie in a file, and a handler needs all of them in memory")
+        check_fixed(self.shard(table).spec, "a handler")
         if func is None:
             handlers.pop(table, None)
         else:
@@ -254,6 +255,7 @@ class StandaloneTransport(LocalTransport):
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """As ``KVStoreTransport.push_data``."""
         shard = self.shard(table)
+        check_fixed(shard.spec, "push_data")
         ids, values = checked_values(shard.spec, ids, values, table in self._push_handlers)
         if table in self._push_handlers:
             self._push_handlers[table](self._data(), table, ids, values)
@@ -271,6 +273,14 @@ class StandaloneTransport(LocalTransport):
 def _alone(numbers: np.ndarray) -> np.ndarray:
     """The sum over the owners of a table, of which there is one."""
     return numbers
+
+
+def check_fixed(spec: TableSpec, what: str) -> None:
+    """Raise a ModeError where a table grows, whose rows no position finds."""
+    if spec.growth is not None:
+        raise ModeError(
+            f"table {spec.name!r} grows: {what} takes tables of a fixed size; write emb.weight[ids] = values"
+        )
 
 
 def takes_occurrences(merge: str | None) -> bool:

@@ -47,7 +47,7 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
             and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only)
             and ``wire_dtype`` (``torch.bfloat16`` or ``torch.float16``: exchanged rows and gradients are rounded to it:
             inexact, half the bytes; the exchanges of models that train in place are not).
-            Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``. Of the other two modes:
+            Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``. Of every mode:
             ``use_dynamic_expansion`` (True: ``ge.DistEmbedding(N, D)`` makes a growing table, of any number of rows,
             unless it is tied to ids by a partition policy, ``original_ids``, ``bounds`` or a placement; None: as the
             environment's ``USE_DYNAMIC_EXPANSION``, 0 or 1, says).
@@ -77,7 +77,7 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
 
 def _start(mode: str, options: dict[str, Any]) -> Transport:
     global _active
-    dynamic = _dynamic_expansion(mode, options.pop("use_dynamic_expansion", None))
+    dynamic = _dynamic_expansion(options.pop("use_dynamic_expansion", None))
     for option in options:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
@@ -104,21 +104,16 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     return _active
 
 
-def _dynamic_expansion(mode: str, asked: bool | None) -> bool:
+def _dynamic_expansion(asked: bool | None) -> bool:
     """Whether tables grow by default: as asked, else as the environment says.
 
     Raises:
         ConfigError: the option or the variable is something else.
-        ModeError: kvstore mode.
     """
     said, given = ("use_dynamic_expansion", asked) if asked is not None else (DYNAMIC, os.environ.get(DYNAMIC, ""))
     known: dict[Any, bool] = {True: True, False: False} if asked is not None else {"1": True, "0": False, "": False}
     if not isinstance(given, (bool, str)) or given not in known:
         raise ConfigError(f"{said}={given!r} must be {'True or False' if asked is not None else '0 or 1'}")
-    if known[given] and mode == "kvstore":
-        raise ModeError(
-            f"{said}={given}: tables of kvstore mode have a fixed size; take mode='collective', or leave it"
-        )
     return known[given]
 
 

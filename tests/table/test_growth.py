@@ -12,7 +12,7 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.table.growth import Growth, lowest
+from graph_emb.table.growth import Growth, lowest, summed
 
 
 class Owners:
@@ -44,7 +44,9 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int) -> Non
         group = Owners(owners)
         with ThreadPoolExecutor(owners) as pool:
             jobs = [
-                pool.submit(lowest, scores[place == k], ids[place == k], among[place == k], num, group.total_of(k))
+                pool.submit(
+                    summed, lowest(scores[place == k], ids[place == k], among[place == k], num), group.total_of(k)
+                )
                 for k in range(owners)
             ]
         gone = np.concatenate([ids[place == k][job.result()] for k, job in enumerate(jobs)])

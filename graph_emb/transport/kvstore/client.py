@@ -6,7 +6,7 @@ Legend: B asked ids, R distinct ids, S rows of a push, D width.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
-from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
+from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.lazy_decay import DECAY
-from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
+from graph_emb.table.shard import RowCopy, copy_rows, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, checked_wire
 from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.growing_client import GrowingClient
 from graph_emb.transport.kvstore.layout import server_book
-from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
+from graph_emb.transport.kvstore.rpc import Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
-from graph_emb.transport.kvstore.trainer_table import FarRows, TrainerTable
-from graph_emb.transport.local import checked_values, takes_occurrences
+from graph_emb.transport.kvstore.trainer_table import FarRows, TablePull, TrainerTable
+from graph_emb.transport.local import check_fixed, checked_values, takes_occurrences
 from graph_emb.transport.push_packing import pack
 
 MOST_PENDING = 16
@@ -37,7 +37,7 @@ Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
 """From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
 
 
-class KVStoreTransport(Transport):
+class KVStoreTransport(GrowingClient):
     """Tables in DGL's servers; each row is written by the server that owns it.
 
     ``push`` sends merged gradients and returns; ``flush`` returns when they are applied. A pull sees all of this
@@ -73,12 +73,10 @@ class KVStoreTransport(Transport):
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
         self._tables.check_free(spec.name)
-        if spec.growth:
-            raise ModeError(
-                f"table {spec.name!r} grows, and kvstore mode keeps tables of fixed sizes; use collective or local mode"
-            )
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
+        if spec.growth:
+            return self._create_growing(spec)
         if spec.placement is not None:
             raise ConfigError(
                 f"table {spec.name!r}: placement={spec.placement}; trainers of kvstore mode read the rows of their "
@@ -164,8 +162,10 @@ class KVStoreTransport(Transport):
         found = self._tables[table]
         if found.shard.attached:
             raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
-        specs, number = tuple(rule.state_specs()), found.optimizers + 1
         self._collect_garbage()
+        if found.grows:
+            return self._attach_growing(found, rule)
+        specs, number = tuple(rule.state_specs()), found.optimizers + 1
 
         def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
             return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
@@ -217,8 +217,9 @@ class KVStoreTransport(Transport):
                 distinct = num_distinct(ids)
                 self._count(table, len(ids), distinct, distinct)
                 return found.shard.copy_of(local)
-        own = range(0) if found.pull_handler else self._servers
-        pull = TablePull(found, found.owners.route(ids), own, narrower(found.spec.dtype, self.wire_dtype))
+        own, exact = range(0) if found.pull_handler or found.grows else self._servers, found.spec.dtype
+        wire = narrower(exact, self.wire_dtype)
+        pull = TablePull(found, found.owners.route(ids), own, lambda s: exact if s in self._servers else wire)
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
         self.counts[table].bytes_sent += 8 * pull.num_away
         return pull
@@ -246,6 +247,8 @@ class KVStoreTransport(Transport):
     def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.shard.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
+        if table.grows:
+            return self._push_growing(table, push)
         packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend, table.per_occurrence)
         assert self._push_buffer is not None  # pack() has laid the rows there
         clocks = table.clocks()
@@ -295,6 +298,7 @@ class KVStoreTransport(Transport):
             ShapeError: ids are no integer tensor, or values do not fit them.
         """
         found = self._tables[table]
+        check_fixed(found.spec, "push_data")
         ids, values = checked_values(found.spec, ids, values, found.push_handler)
         order = torch.argsort(ids, stable=True)
         ids, values = ids[order], values[order]
@@ -305,9 +309,8 @@ class KVStoreTransport(Transport):
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         found = self._tables[table]
-        ids, order = torch.sort(ids.to("cpu"))
-        values = values.to("cpu", found.spec.dtype)[order]
-        pieces = found.book.pieces(ids)
+        order, pieces = found.by_server(ids := ids.to("cpu"))
+        ids, values = ids[order], values.to("cpu", found.spec.dtype)[order]
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
 
     def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
@@ -317,21 +320,20 @@ class KVStoreTransport(Transport):
         distinct, place = ids.to("cpu").unique(return_inverse=True)
         state = found.shard.state[name]
         rows = state.new_empty((len(distinct), *state.shape[1:]))
-        away = []
-        for server, i, j in found.book.pieces(distinct):
-            if server in self._servers:
-                rows[i:j] = state.index_select(0, distinct[i:j] - found.low)
-            else:
-                away.append((server, i, j))
-        asked = [(s, "read_state", (found.key, found.optimizers, name), (distinct[i:j],)) for s, i, j in away]
+        order, pieces = found.by_server(distinct)
+        near = [] if found.grows else [piece for piece in pieces if piece[0] in self._servers]
+        for _, i, j in near:
+            rows[order[i:j]] = state.index_select(0, distinct[order[i:j]] - found.low)
+        away = [piece for piece in pieces if piece not in near]
+        asked = [(s, "read_state", (found.key, found.optimizers, name), (distinct[order[i:j]],)) for s, i, j in away]
         for (_, i, j), answer in zip(away, self._exchange.ask(asked), strict=True):
-            rows[i:j] = answer.tensors[0]
+            rows[order[i:j]] = answer.tensors[0]
         return rows.index_select(0, place)
 
     def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
-        found, (ids, order) = self._tables[table], torch.sort(ids.to("cpu"))
-        named, rows = (found.key, found.optimizers, name), values.to("cpu")[order]
-        pieces = found.book.pieces(ids)
+        found, ids = self._tables[table], ids.to("cpu")
+        order, pieces = found.by_server(ids)
+        named, ids, rows = (found.key, found.optimizers, name), ids[order], values.to("cpu")[order]
         self._exchange.ask([(s, "write_state", named, (ids[i:j], rows[i:j])) for s, i, j in pieces])
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
@@ -339,12 +341,15 @@ class KVStoreTransport(Transport):
         if self._hogwild:
             raise ModeError(f"table {table!r}: hogwild trainers update rows that others froze; init(hogwild=False)")
         ids = ids.to("cpu").unique()
-        self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
-        found.shard.freeze(ids[(ids >= found.low) & (ids < found.high)] - found.low, frozen)
+        order, pieces = found.by_server(ids)
+        self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[order[i:j]],)) for s, i, j in pieces])
+        if not found.grows:
+            found.shard.freeze(ids[(ids >= found.low) & (ids < found.high)] - found.low, frozen)
 
     def reset(self, table: str, ids: Tensor) -> None:
         found, ids = self._tables[table], ids.to("cpu").unique()
-        self._exchange.ask([(s, "reset", (found.key,), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
+        order, pieces = found.by_server(ids)
+        self._exchange.ask([(s, "reset", (found.key,), (ids[order[i:j]],)) for s, i, j in pieces])
 
     def register_push_handler(
         self, table: str, func: Callable[..., None] | None, merge: Literal["none"] | None = None
@@ -371,6 +376,7 @@ class KVStoreTransport(Transport):
 
     def _register(self, table: str, kind: str, func: Callable[..., Any] | None) -> None:
         found = self._tables[table]
+        check_fixed(found.spec, f"a {kind} handler")
         sent = sendable(func, f"table {table!r}: {kind} handler")
         self._exchange.ask([(s, "register", (found.key, kind, sent), ()) for s in range(self._hosts.num_servers)])
         setattr(found, f"{kind}_handler", func is not None)
@@ -397,10 +403,16 @@ class KVStoreTransport(Transport):
             raise first
 
     def barrier(self) -> None:
-        """Wait until every trainer is here; ends with an error that names the dead when one is."""
+        """Wait until every trainer is here; ends with an error that names the dead when one is.
+
+        Steps of growing tables end here (``end_steps``), once what trainers pushed is applied.
+        """
         self._tables.check_open()
         self._collect_garbage()
+        if any(table.grows for table in self._tables.values()):
+            self.flush()
         self._exchange.barrier()
+        self.end_steps()
 
     def votes(self, yes: int) -> int:
         self._tables.check_open()
@@ -409,6 +421,8 @@ class KVStoreTransport(Transport):
     def shard(self, table: str) -> shared.SharedShard:
         """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table."""
         found, machine = self._tables[table], self._session.machine
+        if found.grows:
+            return found.shard
         here = [trainer for trainer, of in enumerate(self._session.machines) if of == machine]
         bounds = RangeBook.even(found.high - found.low, len(here)).bounds
         low, high = bounds[here.index(self.rank) :][:2].tolist()
@@ -426,6 +440,8 @@ class KVStoreTransport(Transport):
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """As ``Transport.rows``: this trainer's share of its machine's rows; machines without trainers in turn."""
+        if self._tables[table].grows:
+            return self.saved_rows(self._tables[table])
         machines, hosts = self._session.machines, self._hosts
         found: list[TableRows] = [ShardRows(self.shard(table))]
         for machine in sorted(set(range(hosts.num_machines)) - set(machines)):
@@ -450,39 +466,3 @@ class KVStoreTransport(Transport):
             key, optimizer = self._garbage.popleft()
             for server in range(self._hosts.num_servers):
                 self._exchange.tell(server, "release", key, optimizer)
-
-
-class TablePull:
-    """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
-
-    Args:
-        table: Where the near rows are.
-        route: Of the asked ids to the servers.
-        own: The servers whose rows are read here.
-        wire: The dtype in which the others come.
-    """
-
-    def __init__(self, table: TrainerTable, route: Route, own: range, wire: torch.dtype) -> None:
-        self.route, self._table = route, table
-        pieces = cut(route.counts)
-        self._near = [(start, end) for server, start, end in pieces if server in own]
-        away = [piece for piece in pieces if piece[0] not in own]
-        self._away = [(start, end) for _, start, end in away]
-        decay = table.shard.state[DECAY].item() if table.shard.lazy else None  # the sum as this trainer counts it
-        self.calls: list[Asked] = [(s, "pull", (table.key, decay, wire), (route.ids[i:j],)) for s, i, j in away]
-        self.num_away = sum(end - start for start, end in self._away)
-        self._out = torch.empty(0)
-
-    def read_own(self) -> None:
-        """Read the near rows, while the servers answer."""
-        table, ids = self._table, self.route.ids
-        self._out = lend((len(ids), table.spec.dim), table.spec.dtype, ids.device)
-        for start, end in self._near:
-            table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
-
-    def copy(self, answers: Iterator[Answer]) -> RowCopy:
-        """The rows in the order asked; takes as many answers as there are calls."""
-        for start, end in self._away:
-            self._out[start:end] = next(answers).tensors[0]
-        num, dim = len(self.route.place), self._out.shape[1]
-        return RowCopy(self._out, self.route.place, lend((num, dim), self._out.dtype, self._out.device))

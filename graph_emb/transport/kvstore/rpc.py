@@ -23,6 +23,7 @@ from typing import Any
 
 import cloudpickle
 import psutil
+import torch
 from torch import Tensor
 
 from graph_emb.compat.dgl import load
@@ -196,7 +197,7 @@ class Call(rpc.Request):
         self.method, self.sender, self.arguments, self.tensors = method, sender, arguments, tensors
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.method, self.sender, self.arguments, *self.tensors)
+        return (self.method, self.sender, self.arguments, *map(_laid_out, self.tensors))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.method, self.sender, self.arguments, *tensors = state
@@ -214,11 +215,16 @@ class Answer(rpc.Response):
         self.value, self.error, self.tensors = value, error, tensors
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.value, self.error, *self.tensors)
+        return (self.value, self.error, *map(_laid_out, self.tensors))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.value, self.error, *tensors = state
         self.tensors = tuple(tensors)
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    """The tensor as DGL sends it: of one without numbers numpy's strides are 0, which DGL takes for gaps and aborts."""
+    return tensor if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def describe(error: BaseException) -> tuple[str, str]:

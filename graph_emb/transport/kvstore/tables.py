@@ -12,84 +12,29 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.left_behind import shared_name
-from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import WEIGHT
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
 from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.growing_tables import GROWING_CALLS, GrowingCalls
 from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
+from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
 from graph_emb.transport.kvstore.shared import Place, at
 
 _log = logging.getLogger("graph_emb.kvstore")
-
-Key = tuple[str, int]
-"""A table's name and how many tables of that name each trainer made before."""
 
 Terms = tuple[int, SparseRule, Merge, bool, Mapping[str, float]]
 """Of a push: the number of the optimizer, its rule, what is left to merge, whether ids are distinct, and the clocks."""
 
 
-class Segments(NamedTuple):
-    """The names of a table's shared memory, and the trainers that have not said that it is mapped."""
-
-    names: dict[str, str]
-    waiting: set[int]
-
-
-class ServerTable:
-    """One table at one server, of whose book each server has a range; ``machine``: the servers of this machine."""
-
-    def __init__(self, spec: TableSpec, server: int, machine: range) -> None:
-        assert isinstance(spec.book, RangeBook)
-        bounds = spec.book.bounds.tolist()
-        self.spec = spec
-        self.first_id = bounds[machine.start]
-        self.num_rows = bounds[machine.stop] - self.first_id
-        self.low, self.high = bounds[server] - self.first_id, bounds[server + 1] - self.first_id
-        self.segments: dict[int, Segments] = {}  # 0: the weight; 1, 2, ...: the state of the first, second optimizer
-        self.shards: dict[int, shared.SharedShard] = {}
-        self.users: dict[int, set[int]] = {}
-        self.push_handler: Callable[..., None] | None = None
-        self.pull_handler: Callable[..., Tensor] | None = None
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Positions in the machine's part of ids that this server owns."""
-        rows = ids - self.first_id
-        if len(rows) and not (self.low <= int(rows.min()) and int(rows.max()) < self.high):
-            raise ConfigError(f"table {self.spec.name!r}: a trainer sent ids that this server does not own")
-        return rows
-
-    def read(self, rows: Tensor, decay: float | None) -> Tensor:
-        """Copies of rows; of lazy decay as the asking trainer counts it."""
-        lazy = [shard for shard in self.shards.values() if shard.lazy]
-        return lazy[-1].read(rows, decay) if lazy else self.shards[0].read(rows)
-
-    def write(self, rows: Tensor, values: Tensor) -> None:
-        """Overwrite rows."""
-        self.shards[0].write(rows, values)
-        for shard in self.shards.values():
-            shard.wrote(rows)
-
-    def column(self, optimizer: int, name: str) -> Tensor:
-        """The machine's rows of the weight, or of a piece of an optimizer's state."""
-        return self.shards[0].weight if name == WEIGHT else self.shards[optimizer].state[name]
-
-    def data(self) -> dict[str, Tensor]:
-        """Tensors by name, as handlers of users see them: the weight and the newest state."""
-        newest = self.shards[max(self.shards)]
-        named = {f"{self.spec.name}_{name}": tensor for name, tensor in newest.state.items()}
-        return {self.spec.name: newest.weight, **named}
-
-
-class Tables:
+class Tables(GrowingCalls):
     """All tables of a server; ``more``: tensors that users' handlers see in addition, DGL's own data.
 
     Attributes:
@@ -219,8 +164,7 @@ class Tables:
                 for name in names.values():
                     shared.forget_name(name)
             if optimizer:
-                table.shards[optimizer].settle(torch.arange(table.low, table.high))
-                del table.shards[optimizer], table.segments[optimizer]
+                table.forget(optimizer)
             else:
                 del self._tables[key]
 
@@ -264,11 +208,7 @@ class Tables:
     def freeze(self, sender: int, key: Key, frozen: bool, ids: Tensor) -> None:
         """Keep rows that this server owns from the updates of every optimizer, or give them back."""
         table = self._table(key)
-        for shard in table.shards.values():
-            shard.settle(table.rows(ids))
-        table.shards[0].freeze(table.rows(ids), frozen)
-        for shard in table.shards.values():
-            shard.frozen = table.shards[0].frozen
+        table.freeze(table.rows(ids), frozen)
 
     def reset(self, sender: int, key: Key, ids: Tensor) -> None:
         """First values again for distinct rows that this server owns, and for the state of every optimizer."""
@@ -291,7 +231,7 @@ class Tables:
     def read_state(self, sender: int, key: Key, optimizer: int, name: str, ids: Tensor) -> Answer:
         """Rows of a piece of state, in the order asked."""
         table = self._table(key)
-        return Answer(None, table.shards[optimizer].state[name].index_select(0, table.rows(ids)))
+        return Answer(None, table.shards[optimizer].state_rows(name, table.rows(ids)))
 
     def write_state(self, sender: int, key: Key, optimizer: int, name: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows of a piece of state."""
@@ -357,8 +297,9 @@ ANSWERED = {
         "register",
     ),
     *("flush", "barrier"),
+    *GROWING_CALLS,
 }
-UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}
+UNANSWERED = {"mapped", "release", "push", "push_placed", "push_growing", "push_data"}
 """The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 

@@ -1,0 +1,321 @@
+"""Growing tables as a trainer has them: who owns which key, and calls to the servers, which store all rows.
+
+Between barriers rows are made, and none leaves: a barrier ends the steps before it. A trainer saves and restores the
+rows of every ``world_size``-th server.
+
+Legend: B asked keys, R rows, S servers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, key_of, ranges_of_keys
+from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
+from graph_emb.optim.rule import SparseRule, advance
+from graph_emb.table.growing_rows import COUNTS, GrowingRows, check_evicts, check_total
+from graph_emb.table.shard import narrower
+from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
+from graph_emb.transport.base import LiveTables, Push, TableRows, Transport
+from graph_emb.transport.kvstore.layout import Hosts, server_book
+from graph_emb.transport.kvstore.rpc import Answer, Exchange, sendable
+from graph_emb.transport.kvstore.shared import SharedShard
+from graph_emb.transport.kvstore.trainer_table import TrainerTable
+from graph_emb.transport.push_packing import pack
+
+
+def server_ranges(book: HashPolicy, hosts: Hosts, table: str) -> RankRanges:
+    """The server that stores each key: parts follow machines as those of ids do (``server_book``)."""
+
+    def servers(of: RangeBook) -> RankRanges:
+        bounds = server_book(of, hosts, table).bounds.tolist()
+        return RankRanges(bounds, range(hosts.num_servers), hosts.num_servers)
+
+    others = ranges_of_keys(servers(RangeBook(book.buckets())))
+    if not isinstance(book, ExtendedBook):
+        return others
+    return ExtendedRanges(others, book.known_ranks(servers(book.known)))
+
+
+class GrowingClient(Transport):
+    """The part of ``KVStoreTransport`` that tables of a fixed size do not need."""
+
+    _exchange: Exchange
+    _hosts: Hosts
+    _servers: range
+    _hogwild: bool
+    _made: dict[str, int]
+    _tables: LiveTables[TrainerTable]
+    _unflushed: set[int]
+
+    @abstractmethod
+    def _collect_garbage(self) -> None: ...
+
+    @property
+    def _all(self) -> range:
+        return range(self._hosts.num_servers)
+
+    @property
+    def _saved(self) -> range:
+        """The servers whose rows this trainer saves and restores."""
+        return range(int(self.rank), self._hosts.num_servers, self.world_size)
+
+    def _create_growing(self, spec: TableSpec) -> None:
+        if self._hogwild:
+            raise ConfigError(f"table {spec.name!r} grows: its owner makes each row, so hogwild=True cannot hold it")
+        assert isinstance(spec.book, HashPolicy)
+        owners = server_ranges(spec.book, self._hosts, spec.name)
+        what = f"table {spec.name!r}: "
+        sent = replace(
+            spec,
+            book=HashPolicy(),
+            initializer=sendable(spec.initializer, what + "init_func"),
+            growth=sendable(spec.growth, what + "admission and eviction"),
+        )
+        key = (spec.name, self._made.get(spec.name, 0))
+        self._collect_garbage()
+        self._made[spec.name] = key[1] + 1
+        digest = hashlib.blake2b(repr(owners.facts).encode(), digest_size=16).hexdigest()
+        self._exchange.ask([(s, "create_growing", (key, sent, digest), ()) for s in self._all])
+        shard = ServedShard(spec, self)
+        self._tables[spec.name] = TrainerTable(
+            spec, RangeBook([0] * (self._hosts.num_servers + 1)), owners, key, 0, 0, shard
+        )
+
+    def _attach_growing(self, found: TrainerTable, rule: SparseRule) -> None:
+        specs, number = tuple(rule.state_specs()), found.optimizers + 1
+        self._exchange.ask([(s, "attach_growing", (found.key, number, specs), ()) for s in self._all])
+        state = {}
+        for spec in specs:
+            shape = spec.shape(0, found.spec.dim)
+            state[spec.name] = torch.full(shape, spec.initial, dtype=spec.dtype_beside(found.spec.dtype))
+        found.shard.hold_state({spec.name: spec for spec in specs}, state)
+        found.optimizers = number
+
+    def _push_growing(self, table: TrainerTable, push: Push) -> None:
+        shard, dtype = _served(table), accumulation_dtype(table.spec.dtype)
+        packed = pack(
+            push, table.owners, dtype, CPU, lambda ids, width, of: (ids, torch.empty(len(ids), width, dtype=of))
+        )
+        shard.step += 1
+        terms = (table.optimizers if shard.attached else 0, push.rule, packed.how, packed.distinct, table.clocks())
+        pieces = {server: (start, end) for server, start, end in cut(packed.counts)}
+        for server in self._all:  # each counts the step
+            start, end = pieces.get(server, (0, 0))
+            ids, grads = packed.ids[start:end], packed.grads[start:end]
+            if server not in self._servers:
+                grads = grads.to(narrower(grads.dtype, self.wire_dtype))
+                self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
+            self._exchange.tell(server, "push_growing", table.key, terms, shard.step, tensors=(ids, grads))
+            self._unflushed.add(server)
+        table.pending += 1
+        self.counts[push.table].steps += 1
+        advance(push.rule, shard)
+
+    def _growing(self, table: str) -> TrainerTable:
+        """A growing table, whose servers have applied what this trainer pushed."""
+        found = self._tables[table]
+        if not found.grows:
+            raise self._fixed(table)
+        if found.pending:
+            self.flush()
+        return found
+
+    def grow(self, table: str, ids: Tensor) -> None:
+        found, ids = self._growing(table), ids.cpu().unique()
+        order, pieces = found.by_server(ids)
+        self._exchange.ask([(s, "grow", (found.key,), (ids[order[i:j]],)) for s, i, j in pieces])
+
+    def contains(self, table: str, ids: Tensor) -> Tensor:
+        found, ids = self._growing(table), ids.cpu()
+        order, pieces = found.by_server(ids)
+        answers = self._exchange.ask([(s, "contains", (found.key,), (ids[order[i:j]],)) for s, i, j in pieces])
+        there = torch.zeros(len(ids), dtype=torch.bool)
+        there[order] = _joined(answers, torch.uint8).bool()
+        return there
+
+    def all_ids(self, table: str) -> np.ndarray:
+        return self._from_servers(self._growing(table), "all_ids", self._all)
+
+    def evict(self, table: str) -> np.ndarray:
+        """As ``Transport.evict``; every trainer calls it, as a barrier."""
+        found = self._growing(table)
+        check_evicts(found.spec)
+        self.barrier()
+        if self.rank == 0:
+            self._pass(found)
+        self._exchange.barrier()
+        self._learn(found)
+        gone = self._from_servers(found, "gone_ids", self._all)
+        self._exchange.barrier()  # no trainer begins another pass before all know the ids of this one
+        return gone
+
+    def owns(self, table: str, ids: Tensor) -> Tensor:
+        found = self._tables[table]
+        return found.owners.owner(ids) % self.world_size == int(self.rank)
+
+    def end_steps(self) -> None:
+        """End the steps before a barrier that all trainers are in: halve counts, forget candidates, let rows leave.
+
+        Raises:
+            ConfigError: all servers together have more rows than a table may.
+        """
+        growing = [table for table in self._tables.values() if table.grows]
+        if not growing:
+            return
+        if self.rank == 0:
+            for table in growing:
+                answers = self._exchange.ask([(s, "end_steps", (table.key,), ()) for s in self._all])
+                if answers[0].value:
+                    self._pass(table)
+        self._exchange.barrier()
+        for table in growing:
+            self._learn(table)
+
+    def _pass(self, table: TrainerTable) -> None:
+        """Make a pass of eviction over all servers."""
+        answers = self._exchange.ask([(s, "evict", (table.key,), ()) for s in self._all])
+        while answers[0].value:
+            total = torch.stack([answer.tensors[0] for answer in answers]).sum(dim=0)
+            answers = self._exchange.ask([(s, "evict", (table.key,), (total,)) for s in self._all])
+
+    def _learn(self, table: TrainerTable) -> None:
+        """Take the step of the trainer that is ahead, and the epoch."""
+        shard = _served(table)
+        told = [answer.value for answer in self._exchange.ask([(s, "facts", (table.key,), ()) for s in self._all])]
+        shard.step, shard.epoch = told[0][0], told[0][1]
+        check_total(table.spec, sum(num_rows for *_, num_rows in told))
+
+    def _from_servers(self, table: TrainerTable, call: str, servers: Iterable[int]) -> np.ndarray:
+        """The ids that servers answer, ascending."""
+        answers = self._exchange.ask([(s, call, (table.key,), ()) for s in servers])
+        return np.sort(_joined(answers, torch.int64).numpy())
+
+    def saved_rows(self, table: TrainerTable) -> list[TableRows]:
+        """The rows that this trainer saves."""
+        found: list[TableRows] = []
+        first = 0
+        for server in self._saved:
+            (answer,) = self._exchange.ask([(server, "list_rows", (table.key,), ())])
+            found.append(ListedRows(self._exchange, server, table.key, first, answer.tensors[0].numpy()))
+            first += found[-1].num_rows
+        return found
+
+    def candidates_of(self, table: str) -> dict[str, np.ndarray]:
+        """``GrowingRows.candidates`` of the servers that this trainer saves."""
+        answers = self._exchange.ask([(s, "candidates", (self._tables[table].key,), ()) for s in self._saved])
+        columns = [torch.cat([torch.empty(0, dtype=torch.int64), *(a.tensors[k] for a in answers)]) for k in range(3)]
+        order = torch.argsort(columns[0])
+        return {name: column[order].numpy() for name, column in zip(("ids", *COUNTS), columns, strict=True)}
+
+    def frozen_of(self, table: str) -> np.ndarray:
+        """``GrowingRows.frozen_ids`` of those servers."""
+        return self._from_servers(self._tables[table], "frozen_ids", self._saved)
+
+    def clear(self, table: str, step: int) -> None:
+        """``GrowingRows.clear`` of those servers."""
+        self._exchange.ask([(s, "clear", (self._tables[table].key, step), ()) for s in self._saved])
+
+    def send_rows(self, table: str, call: str, arguments: tuple[Any, ...], columns: Sequence[Tensor]) -> None:
+        """Let the owners of ids take what columns, the ids first, have of each."""
+        found = self._tables[table]
+        order, pieces = found.by_server(key_of(columns[0]))
+        sent = [column.index_select(0, order) for column in columns]
+        self._exchange.ask([(s, call, (found.key, *arguments), tuple(c[i:j] for c in sent)) for s, i, j in pieces])
+
+
+class ServedShard(GrowingRows, SharedShard):
+    """A growing table as a trainer has it: the optimizer's clocks, and no row; checkpoints reach its share by calls."""
+
+    def __init__(self, spec: TableSpec, client: GrowingClient) -> None:
+        SharedShard.__init__(self, spec, 0, torch.empty((0, spec.dim), dtype=spec.dtype))
+        self._client = client
+        self.step = self.epoch = 0
+
+    @property
+    def since(self) -> str | None:  # type: ignore[override]
+        raise ModeError(
+            f"table {self.spec.name!r} grows at the servers of kvstore mode, which do not know what changed since a "
+            "checkpoint; leave out base="
+        )
+
+    def saved_state(self) -> dict[str, Tensor]:
+        raise ModeError(
+            f"table {self.spec.name!r} grows at the servers of kvstore mode: no trainer has rows of its state; read "
+            "emb.optm_state by id, or save a checkpoint"
+        )
+
+    def contains(self, rows: Tensor) -> Tensor:
+        return self._client.contains(self.spec.name, rows)
+
+    def freeze(self, rows: Tensor, frozen: bool = True) -> None:
+        self._client.freeze(self.spec.name, rows, frozen)
+
+    def frozen_ids(self) -> np.ndarray:
+        return self._client.frozen_of(self.spec.name)
+
+    def candidates(self) -> dict[str, np.ndarray]:
+        return self._client.candidates_of(self.spec.name)
+
+    def clear(self, step: int) -> None:
+        self._client.clear(self.spec.name, step)
+        self.step, self.epoch = step, self.epoch + 1
+
+    def restore(
+        self,
+        ids: np.ndarray,
+        weight: Tensor,
+        state: Mapping[str, Tensor],
+        uses: np.ndarray | None = None,
+        last: np.ndarray | None = None,
+    ) -> None:
+        counts = [torch.from_numpy(column) for column in (uses, last) if column is not None]
+        columns = [torch.from_numpy(ids), weight, *state.values(), *counts]
+        self._client.send_rows(self.spec.name, "restore", (tuple(state),), columns)
+
+    def restore_candidates(self, ids: np.ndarray, uses: np.ndarray, last: np.ndarray) -> None:
+        columns = [torch.from_numpy(column) for column in (ids, uses, last)]
+        self._client.send_rows(self.spec.name, "restore_candidates", (), columns)
+
+    def track(self, checkpoint: str | None) -> None:
+        """Nothing: see ``since``."""
+
+
+class ListedRows:
+    """Rows of a server, as they were when it listed them (``TableRows``).
+
+    Attributes:
+        ids: Of the rows, ascending, (R,).
+    """
+
+    def __init__(self, exchange: Exchange, server: int, key: tuple[str, int], first_id: int, ids: np.ndarray) -> None:
+        self.first_id, self.num_rows, self.ids = first_id, len(ids), ids
+        self._exchange, self._server, self._key = exchange, server, key
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        (answer,) = self._exchange.ask([(self._server, "read_listed", (self._key, column, start, stop), ())])
+        return answer.tensors[0]
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        raise AssertionError("rows of growing tables are restored by id")
+
+    def memory(self, column: str) -> Tensor | None:
+        return None
+
+
+def _served(table: TrainerTable) -> ServedShard:
+    assert isinstance(table.shard, ServedShard)
+    return table.shard
+
+
+def _joined(answers: Sequence[Answer], dtype: torch.dtype) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=dtype), *(answer.tensors[0] for answer in answers)])

@@ -1,0 +1,221 @@
+"""Growing tables at a server: rows in its own memory, made by the pushes that it applies; trainers read over the wire.
+
+Every server hears of every push of a table, with no rows if need be, so that all count the same steps.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.growth import Sums
+from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.transport.base import LiveRows
+from graph_emb.transport.kvstore.rpc import Answer
+from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
+
+
+class GrowingServerTable(ServerTable):
+    """A growing table at one server; ids are keys.
+
+    Args:
+        owners: The digest of who owns what, the same for every trainer.
+
+    Attributes:
+        grown: The rows of this server, with the state of the newest optimizer.
+        settled: The step after which counts were halved and rows left last.
+        told: At that time the step, the epoch and the number of rows: a trainer that goes on pushes while others ask.
+    """
+
+    def __init__(self, spec: TableSpec, owners: str) -> None:
+        self.spec, self.owners = spec, owners
+        self.grown = GrowingShard(spec)
+        self.shards, self.segments = {0: self.grown}, {0: Segments({}, set())}
+        self.users = {}
+        self.push_handler = self.pull_handler = None
+        self.optimizer = self.settled = 0
+        self.told = 0, 0, 0
+        self.gone = np.empty(0, np.int64)  # in the last pass
+        self.passing: Sums[np.ndarray] | None = None
+        self.listed: LiveRows | None = None
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return ids
+
+    def read(self, rows: Tensor, decay: float | None) -> Tensor:
+        return self.grown.read(rows, decay)
+
+    def write(self, rows: Tensor, values: Tensor) -> None:
+        self.grown.write(rows, values)
+
+    def freeze(self, rows: Tensor, frozen: bool) -> None:
+        self.grown.settle(rows)
+        self.grown.freeze(rows, frozen)
+
+    def attach(self, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
+        """Give rows the state of an optimizer; that of an earlier one goes."""
+        if optimizer < self.optimizer:
+            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
+        if self.optimizer in self.shards and self.optimizer:
+            self.forget(self.optimizer)
+        self.grown.allocate_state(specs)
+        self.optimizer, self.shards[optimizer], self.segments[optimizer] = optimizer, self.grown, Segments({}, set())
+
+    def forget(self, optimizer: int) -> None:
+        self.grown.settle()
+        self.grown.free_state()
+        del self.shards[optimizer], self.segments[optimizer]
+
+    def settle(self) -> None:
+        """Fix what is told until the next barrier."""
+        self.settled = self.grown.step
+        self.told = self.grown.step, self.grown.epoch, self.grown.num_rows
+
+    def data(self) -> dict[str, Tensor]:
+        return {}  # handlers see tensors with a row for every id
+
+
+class GrowingCalls:
+    """The calls of trainers about growing tables; a part of ``Tables``."""
+
+    _tables: dict[Key, ServerTable]
+
+    @abstractmethod
+    def _agree(self, sender: int, opening: Key, key: Key) -> None: ...
+
+    @abstractmethod
+    def _table(self, key: Key) -> ServerTable: ...
+
+    @abstractmethod
+    def push(self, sender: int, key: Key, terms: Any, ids: Tensor, grads: Tensor) -> None: ...
+
+    def _growing(self, key: Key) -> GrowingServerTable:
+        table = self._table(key)
+        assert isinstance(table, GrowingServerTable)
+        return table
+
+    def create_growing(self, sender: int, key: Key, spec: TableSpec, owners: str) -> None:
+        """Make the table, without rows; a repeated call finds it there."""
+        self._agree(sender, key, key)
+        table = self._tables.setdefault(key, GrowingServerTable(spec, owners))
+        mine = table.spec
+        same = (mine.num_rows, mine.dim, mine.dtype) == (spec.num_rows, spec.dim, spec.dtype)
+        if not (same and isinstance(table, GrowingServerTable) and table.owners == owners):
+            raise ConfigError(
+                f"table {mine.name!r}: trainer {sender} makes a growing one ({spec.num_rows}, {spec.dim}) of "
+                f"{spec.dtype}, another one ({mine.num_rows}, {mine.dim}) of {mine.dtype}, or by another part_policy; "
+                "make the same tables on every trainer"
+            )
+        table.users.setdefault(0, set()).add(sender)
+
+    def attach_growing(self, sender: int, key: Key, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
+        """Give rows an optimizer's state; a repeated call finds it there."""
+        table = self._growing(key)
+        if optimizer not in table.shards:
+            table.attach(optimizer, specs)
+        elif tuple(table.grown.state_specs.values()) != specs:
+            raise ConfigError(
+                f"table {table.spec.name!r}: the trainers' optimizers keep different state; give all the same rule"
+            )
+        table.users.setdefault(optimizer, set()).add(sender)
+
+    def push_growing(self, sender: int, key: Key, terms: Any, step: int, ids: Tensor, grads: Tensor) -> None:
+        """``push`` of the sender's ``step``-th step of the table, with or without rows."""
+        shard = self._growing(key).grown
+        latest, shard.step = shard.step, step - 1
+        try:
+            self.push(sender, key, terms, ids, grads)
+        finally:
+            shard.step = max(latest, step)
+
+    def grow(self, sender: int, key: Key, ids: Tensor) -> None:
+        """Make rows of keys that have none."""
+        self._growing(key).grown.grow(ids)
+
+    def contains(self, sender: int, key: Key, ids: Tensor) -> Answer:
+        """Whether each key has a row, uint8."""
+        return Answer(None, self._growing(key).grown.contains(ids).to(torch.uint8))
+
+    def all_ids(self, sender: int, key: Key) -> Answer:
+        """The ids of this server's rows."""
+        return Answer(None, torch.from_numpy(self._growing(key).grown.ids()))
+
+    def facts(self, sender: int, key: Key) -> Answer:
+        """The table's step and epoch, and the number of this server's rows, at the last barrier or pass."""
+        return Answer(self._growing(key).told)
+
+    def end_steps(self, sender: int, key: Key) -> Answer:
+        """Do what policies do after the steps since the last call; whether a pass of eviction is due."""
+        table = self._growing(key)
+        due = table.grown.end_steps(table.settled)
+        table.settle()
+        return Answer(due)
+
+    def evict(self, sender: int, key: Key, *totals: Tensor) -> Answer:
+        """Begin a pass of eviction, or go on with the sums over all servers: the next vector, or None at the end."""
+        table = self._growing(key)
+        try:
+            if not totals:
+                table.passing = table.grown.evicting()
+                return Answer(True, torch.from_numpy(next(table.passing)))
+            assert table.passing is not None
+            return Answer(True, torch.from_numpy(table.passing.send(totals[0].numpy())))
+        except StopIteration as end:
+            table.gone, table.passing = end.value, None
+            table.settle()
+            return Answer(False)
+
+    def gone_ids(self, sender: int, key: Key) -> Answer:
+        """The ids that left this server in the last pass."""
+        return Answer(None, torch.from_numpy(self._growing(key).gone))
+
+    def list_rows(self, sender: int, key: Key) -> Answer:
+        """Fix which rows ``read_listed`` reads, all of this server; their ids, ascending."""
+        table = self._growing(key)
+        table.listed = LiveRows(table.grown)
+        return Answer(None, torch.from_numpy(table.listed.ids))
+
+    def read_listed(self, sender: int, key: Key, column: str, start: int, stop: int) -> Answer:
+        """Rows [start, stop) of a column, of those that ``list_rows`` told."""
+        listed = self._growing(key).listed
+        assert listed is not None
+        return Answer(None, listed.read(column, start, stop).clone())
+
+    def candidates(self, sender: int, key: Key) -> Answer:
+        """The ids that wait for a row here, their uses and last steps."""
+        return Answer(None, *map(torch.from_numpy, self._growing(key).grown.candidates().values()))
+
+    def frozen_ids(self, sender: int, key: Key) -> Answer:
+        """The ids of this server's frozen rows."""
+        return Answer(None, torch.from_numpy(self._growing(key).grown.frozen_ids()))
+
+    def clear(self, sender: int, key: Key, step: int) -> None:
+        """Give up all rows and candidates."""
+        table = self._growing(key)
+        table.grown.clear(step)
+        table.settle()
+
+    def restore(
+        self, sender: int, key: Key, state: tuple[str, ...], ids: Tensor, weight: Tensor, *columns: Tensor
+    ) -> None:
+        """Make rows as a checkpoint has them: columns of the named state, then counts where there are some."""
+        kept = dict(zip(state, columns, strict=False))
+        counts = [column.numpy() for column in columns[len(state) :]]
+        self._growing(key).grown.restore(ids.numpy(), weight, kept, *counts)
+
+    def restore_candidates(self, sender: int, key: Key, ids: Tensor, uses: Tensor, last: Tensor) -> None:
+        """Let ids wait for a row."""
+        self._growing(key).grown.restore_candidates(ids.numpy(), uses.numpy(), last.numpy())
+
+
+GROWING_CALLS = {
+    *("create_growing", "attach_growing", "grow", "contains", "all_ids", "facts", "end_steps", "evict", "gone_ids"),
+    *("list_rows", "read_listed", "candidates", "frozen_ids", "clear", "restore", "restore_candidates"),
+}
+"""Those of them that are answered; ``push_growing`` is not."""

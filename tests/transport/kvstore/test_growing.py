@@ -1,0 +1,312 @@
+"""A growing table at DGL's servers is the table of local mode, where no row is pushed by two trainers in one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.core.errors import GraphEmbError
+from graph_emb.graph.original_ids import ArrayIds
+from partition.partitioned import PartPolicy
+from tests.growing_oracle import INIT
+from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
+
+pytestmark = pytest.mark.dist
+
+DIM, STEPS = 3, 14
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
+    "sgd": ("SparseSGD", {"lr": 0.1}, torch.float32),
+    "adagrad": ("SparseAdagrad", {"lr": 0.1}, torch.float64),
+    "adam, lazy decay": ("SparseAdam", {"lr": 0.1, "weight_decay": 0.1}, torch.float64),
+    "row adam": ("SparseRowAdam", {"lr": 0.1}, torch.float32),
+}
+POLICIES: dict[str, dict[str, Any]] = {
+    "all stay": {},
+    "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
+    "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
+    "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
+}
+KNOWN = PartPolicy("node~_N", ge.RangeBook([0, 9, 20]), ArrayIds(np.random.default_rng(0).permutation(20), 20))
+
+
+def share(step: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+    """Ids, with repeats, and gradients of a step; those of different trainers never meet."""
+    rng = np.random.default_rng(step)
+    ids = rng.zipf(1.4, 60) % 60 - 30
+    grads = rng.normal(size=(60, DIM))
+    mine = ids % world_size == rank
+    return torch.from_numpy(ids[mine]), torch.from_numpy(grads[mine])
+
+
+def train(transport: Any, ranks: list[int], world_size: int, owners: Any = None) -> dict[str, Any]:
+    """All that a user can see of a table for each policy, each with another rule; local mode trains all shares."""
+    found: dict[str, Any] = {}
+    for (policy, policies), (name, numbers, dtype) in zip(POLICIES.items(), OPTIMIZERS.values(), strict=True):
+        size = ge.growing(max_rows=60)
+        emb = ge.DistEmbedding(size, DIM, f"growing, {policy}", INIT, owners, dtype=dtype, **policies)
+        opt = getattr(ge, name)([emb], **numbers)
+        for step in range(STEPS):
+            shares = [share(step, rank, world_size) for rank in ranks]
+            ids, grads = torch.cat([ids for ids, _ in shares]), torch.cat([grads for _, grads in shares]).to(dtype)
+            named = torch.cat([ids[:3] for ids, _ in shares])
+            if step == 4:
+                emb.grow(named)
+            if step == 8:
+                emb.freeze(named)
+            if step == 9:
+                emb.unfreeze(ids)
+            transport.barrier()
+            if step == 6 and "eviction" in policies:
+                found[f"{policy}: gone"] = emb.evict().tolist()
+            if step % 3 == 2:
+                _, slots = emb.lookup(ids)
+                opt.apply_gradients([(grads, slots)])
+            else:
+                emb(ids).backward(grads)
+                opt.step()
+            transport.flush()
+            transport.barrier()
+            found[f"{policy}: ids after {step}"] = emb.ids().tolist()
+            transport.barrier()  # freeze() and grow() make rows
+        ids = torch.arange(-31, 31)
+        found[f"{policy}: rows"] = emb.weight[ids]
+        found[f"{policy}: there"] = emb.contains(ids.view(2, 31))
+        found |= {f"{policy}: {k}": v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
+        transport.barrier()
+    return found
+
+
+def as_rank(transport: Any, owners: Any) -> dict[str, Any]:
+    return train(transport, [transport.rank], transport.world_size, owners)
+
+
+def locally(function: Any, *args: Any) -> Any:
+    ge.shutdown()
+    try:
+        return function(ge.init("local"), *args)
+    finally:
+        ge.shutdown()
+
+
+def check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        same = torch.equal(value, expected[key]) if isinstance(value, Tensor) else value == expected[key]
+        assert same, key
+
+
+@pytest.mark.parametrize(
+    ("machines", "servers", "trainers", "owners"),
+    [(1, 1, 1, None), (1, 2, 2, KNOWN), (2, 1, 2, ge.HashPolicy(2)), (2, 2, 3, KNOWN)],
+)
+def test_a_growing_table_at_servers_equals_the_local_one(
+    machines: int, servers: int, trainers: int, owners: Any
+) -> None:
+    expected = locally(train, list(range(trainers)), trainers)
+    with shared_memory_is_clean():
+        everyone = Cluster(trainers, machines, servers).run(as_rank, owners)
+    for found in everyone:
+        check_same(found, expected)
+
+
+SAVED: dict[str, Any] = {
+    "admission": ge.SeenAtLeast(2, candidate_steps=5),
+    "eviction": ge.LeastUsed(max_rows=18, low_water=0.8, half_life=6),
+}
+
+
+def go_on(
+    transport: Any, ranks: list[int], world_size: int, steps: tuple[int, int], load: str | None, save: str | None
+) -> dict[str, Any]:
+    """Steps [first, last) with the given trainers' shares, after a load and before a save."""
+    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **SAVED)
+    opt = ge.SparseAdam([emb], lr=0.1, weight_decay=0.1)
+    if load:
+        ge.load_checkpoint(load, tables=[emb], optimizers=[opt])
+    for step in range(*steps):
+        ids, grads = (torch.cat(column) for column in zip(*(share(step, r, world_size) for r in ranks), strict=True))
+        opt.update(ids, grads, emb)
+        transport.flush()
+        transport.barrier()
+    if save:
+        ge.save_checkpoint(save, tables=[emb], optimizers=[opt], step=steps[1], background=True).wait()
+    ids = emb.ids()
+    state = {k: v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
+    return {"ids": ids, "rows": emb.weight[ids], "step": emb.shard.step, **state}
+
+
+def go_on_as_rank(transport: Any, *args: Any) -> dict[str, Any]:
+    return go_on(transport, [transport.rank], transport.world_size, *args)
+
+
+@pytest.mark.parametrize("way", ["from servers", "to servers", "between servers"])
+def test_a_checkpoint_goes_on_in_another_mode_with_the_same_bits(tmp_path: Path, way: str) -> None:
+    expected = locally(go_on, [0, 1], 2, (0, STEPS), None, None)
+    assert len(expected["ids"]) > 8
+    place = str(tmp_path / "7")
+
+    def first_half(*args: Any) -> None:
+        Cluster(2, 1, 2).run(go_on_as_rank, *args) if way != "to servers" else locally(go_on, [0, 1], 2, *args)
+
+    first_half((0, 7), None, place)
+    if way == "from servers":
+        found = [locally(go_on, [0, 1], 2, (7, STEPS), place, None)]
+    else:
+        found = Cluster(2, 2, 2).run(go_on_as_rank, (7, STEPS), place, None)
+    for one in found:
+        check_same(one, expected)
+
+
+def policies_wait_for_barriers(transport: Any) -> dict[str, Any]:
+    """Of a table whose rows leave after a step without a use; the first trainer's view."""
+    found: dict[str, Any] = {}
+    emb = ge.DistEmbedding(ge.growing(10), 1, "one", eviction=ge.Unused(1))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    emb.grow([5], torch.tensor([[5.0]]))
+    _, slots = emb.lookup([5])
+    for id in (1, 2, 3, 4):
+        opt.update([id], torch.ones(1, 1), emb)
+    found["before"] = emb.ids().tolist()
+    transport.barrier()
+    found["after"] = emb.ids().tolist()
+    try:
+        opt.apply_gradients([(torch.ones(1, 1), slots)])
+    except GraphEmbError as error:
+        found["stale"] = str(error)
+    found["left behind"] = emb.weight[[5]].tolist()
+    return found
+
+
+def test_rows_leave_at_barriers_and_slots_are_stale_then() -> None:
+    (found,) = Cluster(1, 1, 2).run(policies_wait_for_barriers)
+    assert found["before"] == [1, 2, 3, 4, 5]
+    assert found["after"] == [3, 4]
+    assert "the slots of 1 ids are stale: rows were evicted 1 times" in found["stale"]
+    assert found["left behind"] == [[0.0]]
+
+
+def say_no(transport: Any) -> dict[str, str]:
+    """The error of each call that growing tables at servers refuse."""
+    emb = ge.DistEmbedding(ge.growing(3), 2, "growing", INIT)
+    strict = ge.DistEmbedding(ge.growing(3, "error"), 2, "strict", INIT)
+    opt = ge.SparseAdagrad([emb], lr=1.0)
+    calls = {
+        "evict": emb.evict,
+        "missing": lambda: strict(torch.tensor([7])),
+        "handler": lambda: transport.register_push_handler("growing", print),
+        "push_data": lambda: transport.push_data("growing", torch.tensor([1]), torch.ones(1, 2)),
+        "counts": emb.row_counts,
+        "another": lambda: ge.SparseSGD([emb], lr=1.0),
+        "fixed": lambda: (ge.DistEmbedding(3, 2, "fixed"), transport.grow("fixed", torch.tensor([1]))),
+        "policy": lambda: ge.DistEmbedding(ge.growing(3), 2, "strange", part_policy=ge.RangeBook([0, 3])),
+        "full": lambda: (opt.update([1, 2, 3, 4, 5, 6, 7, 8], torch.ones(8, 2), emb), transport.flush()),
+        "total": lambda: (opt.update([1, 2], torch.ones(2, 2), emb), opt.update([3, 4], torch.ones(2, 2), emb),
+                          transport.barrier()),
+    }  # fmt: skip
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+            said[name] = ""
+        except GraphEmbError as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def test_what_growing_tables_at_servers_refuse_is_said() -> None:
+    (said,) = Cluster(1, 1, 2).run(say_no)
+    assert "table 'growing' has no eviction" in said["evict"]
+    assert said["missing"].startswith("PartitionError: ")
+    assert "id 7 has no row" in said["missing"]
+    assert "table 'growing' grows: a push handler" in said["handler"]
+    assert "table 'growing' grows: push_data" in said["push_data"]
+    assert "no optimizer counts" in said["counts"] or "no trainer has rows of its state" in said["counts"]
+    assert "another optimizer" in said["another"]
+    assert "table 'fixed' does not grow" in said["fixed"]
+    assert "ge.HashPolicy" in said["policy"]
+    assert "exceed max_rows=3" in said["full"]
+    assert "rows of all ranks exceed max_rows=3" in said["total"]
+
+
+def hogwild(transport: Any) -> str:
+    try:
+        ge.DistEmbedding(ge.growing(3), 2, "growing")
+    except GraphEmbError as error:
+        return str(error)
+    return ""
+
+
+def test_hogwild_cannot_hold_a_growing_table() -> None:
+    (said,) = Cluster(1, 1, 1, hogwild=True).run(hogwild)
+    assert "table 'growing' grows: its owner makes each row, so hogwild=True cannot hold it" in said
+
+
+def deltas(transport: Any, folder: str) -> str:
+    emb = ge.DistEmbedding(ge.growing(3), 2, "growing")
+    base = ge.save_checkpoint(f"{folder}/0", tables=[emb])
+    try:
+        ge.save_checkpoint(f"{folder}/1", tables=[emb], base=base)
+    except GraphEmbError as error:
+        return str(error)
+    return ""
+
+
+def test_deltas_are_refused(tmp_path: Path) -> None:
+    (said,) = Cluster(1, 1, 1).run(deltas, str(tmp_path))
+    assert "table 'growing' grows at the servers of kvstore mode" in said
+    assert "leave out base=" in said
+
+
+def load_frozen(transport: Any, folder: str) -> list[float]:
+    emb = ge.DistEmbedding(ge.growing(9), 1, "growing")
+    opt = ge.SparseSGD([emb], lr=1.0)
+    emb.grow(list(range(6)))
+    base = ge.save_checkpoint(f"{folder}/0", tables=[emb], optimizers=[opt])
+    emb.freeze([1, 4, 8])
+    ge.load_checkpoint(base, tables=[emb], optimizers=[opt])
+    opt.update(list(range(6)), torch.ones(6, 1), emb)
+    return emb.weight[list(range(6))].flatten().tolist()
+
+
+def test_rows_that_are_frozen_stay_so_when_a_checkpoint_is_loaded(tmp_path: Path) -> None:
+    (found,) = Cluster(1, 1, 2).run(load_frozen, str(tmp_path))
+    assert found == [-1, 0, -1, -1, 0, -1]
+
+
+def optimizers_follow(transport: Any) -> list[list[float]]:
+    """Two optimizers one after the other: the state of the second begins anew, and rows stay."""
+    emb = ge.DistEmbedding(ge.growing(5), 1, "growing")
+    for _ in range(2):
+        opt = ge.SparseAdagrad([emb], lr=1.0)
+        opt.update([4, 2**62], torch.full((2, 1), 2.0), emb)
+        transport.flush()
+        opt.close()
+        transport.barrier()
+    return emb.weight[[4, 2**62, 5]].tolist()
+
+
+def test_an_optimizer_after_another_one_begins_anew() -> None:
+    for found in Cluster(2, 1, 2).run(optimizers_follow):
+        # Each trainer steps by 1, then 1 / sqrt(2), of each optimizer, as the state is that of the table.
+        assert found[0] == found[1] == [pytest.approx(-2 * (1 + 1 / 2**0.5))]
+        assert found[2] == [0.0]
+
+
+def rounded(transport: Any) -> list[float]:
+    emb = ge.DistEmbedding(ge.growing(9), 1, "growing")
+    emb.weight[list(range(8))] = torch.full((8, 1), 1 + 2**-10)
+    transport.barrier()
+    return emb(torch.arange(8)).flatten().tolist()
+
+
+def test_rows_of_this_machine_travel_exactly_whatever_the_wire_dtype() -> None:
+    for found in Cluster(2, 1, 2, wire_dtype="bfloat16").run(rounded):
+        assert set(found) == {1 + 2**-10}
+    for found in Cluster(2, 2, 1, wire_dtype="bfloat16").run(rounded):
+        assert set(found) == {1 + 2**-10, 1.0}
