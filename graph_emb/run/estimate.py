@@ -17,6 +17,7 @@ from typing import Any
 
 from graph_emb.config import RunConfig, config_from, config_text, place_key
 from graph_emb.core.errors import ConfigError
+from graph_emb.run.continuing import CONTEXT
 from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.machine import STATE_SHARE
 from graph_emb.run.run_folder import LOG, read_metrics
@@ -40,7 +41,7 @@ class Estimate:
         table_mib, state_mib: Of tables, and of the optimizer's rows, over all trainers.
         memory_mib: Peak of the first trainer, which takes most; graph, torch and copies included.
         trainers: Processes that train; each takes about as much but for what the first alone holds.
-        disk_mib: Of the rows in the run folder, and of the checkpoints beside it.
+        disk_mib: Of the rows in the run folder, context rows too, and of the checkpoints beside it.
         load_seconds, train_seconds: Of reading the data, and of training.
         measured: Share of the training that was measured, from 0 to 1.
     """
@@ -136,7 +137,8 @@ def _probed(place: Path, config: RunConfig, seconds: float) -> tuple[list[list[L
     """The stages and metrics of a run that was stopped after some seconds, and the bytes of its rows."""
     (place / "config.yaml").write_text(config_text(config), encoding="utf-8")
     lines = _probe(place, seconds, config)
-    rows = sum(file.stat().st_size for file in (place / "run").rglob("embeddings.*"))
+    files = [*(place / "run").rglob("embeddings.*"), *(place / "run").glob(CONTEXT)]
+    rows = sum(file.stat().st_size for file in files)
     return stages_of(lines), read_metrics(place / "run"), rows
 
 

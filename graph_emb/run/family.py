@@ -111,6 +111,10 @@ class Family(ABC):
     def num_saved(self, dataset: Any) -> int:
         """Numbers in all rows that the run will save."""
 
+    def num_kept(self, dataset: Any) -> int:
+        """Numbers in the arrays that the run folder keeps besides (``Trained.files``)."""
+        return 0
+
     @abstractmethod
     def train(self, dataset: Any, job: TrainingJob) -> Trained:
         """Train. Every rank of a job calls it; ``dataset`` is what ``load`` gave, None on all ranks but the first."""

@@ -376,9 +376,10 @@ class _Run:
         """The result, and what kept the rows from being judged."""
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
-            numbers = self.family.num_saved(self.dataset)
+            numbers, kept = self.family.num_saved(self.dataset), self.family.num_kept(self.dataset)
             formats = self.config.output.formats
-            folder.check_space(sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in formats))
+            rows = sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in formats)
+            folder.check_space(rows + 4 * kept)
         with held_interrupts(self.ranks is not None) as pressed:  # the other ranks take part until the rows are here
             trained = self._timed("train", lambda: self._train(folder))
             self.config = self.family.config  # with what follows from the data

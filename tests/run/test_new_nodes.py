@@ -182,6 +182,23 @@ def test_the_command_goes_on(old: Path, new: Path, tmp_path: Path, cli: Callable
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [({}, 16), ({"tables": 1}, 8), ({"keep_context": False}, 8), ({"context": "concat"}, 16)],
+)
+def test_the_disk_is_asked_for_the_context_rows_too(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], width: int
+) -> None:
+    """A run whose rows found room ended at its end where the context rows did not."""
+    asked: list[int] = []
+    monkeypatch.setattr("graph_emb.core.storage.check_space", lambda folder, num_bytes, what: asked.append(num_bytes))
+    out = tmp_path / "checked"
+    ge.pipeline("deepwalk", tmp_path / "old.csv", out=out, report="none", **{**OPTIONS, **fields})
+    assert asked == [12 * width * 4]
+    context = np.load(out / CONTEXT).nbytes if (out / CONTEXT).exists() else 0
+    assert load_embeddings(out).weights.nbytes + context == asked[0]
+
+
 def test_one_table_goes_on(tmp_path: Path, old: Path, new: Path) -> None:
     run = ge.pipeline("node2vec", tmp_path / "old.csv", out=tmp_path / "one", report="none", tables=1, **OPTIONS)
     assert not (tmp_path / "one" / CONTEXT).exists()

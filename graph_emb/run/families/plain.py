@@ -137,6 +137,15 @@ class PlainFamily(Family):
 class WalkFamily(PlainFamily):
     """DeepWalk and node2vec; see ``graph_emb.run.family.Family``."""
 
+    @property
+    def _keeps_context(self) -> bool:
+        """Whether the run folder has the context rows in a file of their own."""
+        return self.model.keep_context and self.model.tables == 2 and self.config.output.context != "concat"
+
+    def num_kept(self, dataset: PlainDataset) -> int:
+        """The context rows, with which a training goes on."""
+        return dataset.graph.num_nodes * self.model.dim if self._keeps_context else 0
+
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Walk and train, in this process or with other ranks."""
         config, model, ranks = self.config, self.model, job.ranks
@@ -182,7 +191,7 @@ class WalkFamily(PlainFamily):
         tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
-        kept = model.keep_context and model.tables == 2 and config.output.context != "concat"
+        kept = self._keeps_context
         use = "concat" if kept else config.output.context
         rows, files = parallel.gathered_rows(ranks, tables, use, share), {}
         if dataset is None or rows is None:
