@@ -32,6 +32,8 @@ class Assignment:
         peak_bytes: How far the process's peak memory rose above what it held before; 0 where the system does not tell.
         balance: The fullest part's share over the mean, by constraint name: 1.0 is even.
         extended: Of a graph that has grown since, see ``partition.extending``; empty elsewhere.
+        level_sizes: Of the levels that a partition had before its graph grew, coarsest first; none elsewhere.
+        levels: Their parts by node type, (N, L), int32, in the order of the graph.
     """
 
     parts: dict[str, np.ndarray]
@@ -43,6 +45,8 @@ class Assignment:
     peak_bytes: int = 0
     balance: dict[str, float] = field(default_factory=dict)
     extended: dict[str, Any] = field(default_factory=dict)
+    level_sizes: tuple[int, ...] = ()
+    levels: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of_homogeneous(cls, graph: HeteroGraph, parts: np.ndarray, num_parts: int, **facts: object) -> Assignment:

@@ -23,9 +23,10 @@ from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
 from partition.manifest import NAME, TIMINGS, FileSet, PartitionManifest, facts_of, write_listed
-from partition.nesting import checked_levels, nested
+from partition.nesting import checked_levels, nested, qualities
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
+from partition.problem import symmetric
 from partition.relabel import PartBuilder, relabel, type_name
 from partition.trainers import parts_of_trainers, without_trainers
 
@@ -142,10 +143,16 @@ def write_levels(
     """Make the levels of a partition and write the nodes' parts, by type in partition order.
 
     Args:
+        assignment: Where it has parts of these levels already, those are written.
         orders: Original position of each partition-order id, by node type.
         options: Of ``nested``.
     """
-    found, quality = nested(graph, levels, assignment.homogeneous(), assignment.num_parts, **options)
+    if tuple(levels) == assignment.level_sizes:
+        found = np.concatenate(list(assignment.levels.values()))
+        threads, weights = thread_count(options.get("num_threads")), options.get("relation_weights")
+        quality = qualities(symmetric(graph, num_threads=threads, relation_weights=weights), found, levels)
+    else:
+        found, quality = nested(graph, levels, assignment.homogeneous(), assignment.num_parts, **options)
     tensors = {}
     for ntype, start in graph.node_offsets.items():
         tensors[ntype] = np.ascontiguousarray(found[start : start + graph.num_nodes[ntype]][orders[ntype]])
@@ -172,11 +179,12 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
         manifest = PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, facts)
         files = FileSet(folder, manifest)
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)
-        if options.levels is not None:
+        levels = options.levels or assignment.level_sizes
+        if levels:
             orders = {ntype: order for ntype, order in made.kinds["node"][1].items()}
             weights = (options.method_options or {}).get("relation_weights")
             nesting = {"seed": options.seed, "num_threads": options.num_threads, "relation_weights": weights}
-            write_levels(files, graph, assignment, options.levels, orders, **nesting)
+            write_levels(files, graph, assignment, levels, orders, **nesting)
         if not options.allow_empty:
             writer.check_no_empty_features(made)
         builder = PartBuilder(made, halo=options.halo, num_hops=options.num_hops, num_threads=options.num_threads)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from heapq import heapify, heapreplace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from partition.assignment import Assignment, EdgeOwner
 from partition.building import build
 from partition.methods.base import assign
 from partition.methods.nodewise import Placed
+from partition.nesting import ROOM
 from partition.options import with_options
 from partition.partitioned import PartitionedGraph, load
 from partition.problem import constraints, symmetric
@@ -65,8 +67,9 @@ def extend(
     greedy rule of Stanton and Kliot, KDD 2012), in the order of ids and in three passes. Positions of old nodes in the
     input stay; new ones follow them, so that rows of a checkpoint load by original id with ``allow_new_rows=True``. A
     symmetric graph stays one, and what old nodes and edges are judged by stays, see ``graph_emb.graph.grown.grown``.
-    ``made["extended"]`` of the manifest, and the report's ``why``, say how the cut compares, and whether a repartition
-    pays.
+    Levels stay too: a new node joins the finest part with most of its neighbours inside its own part, and the chain of
+    that one; ``levels`` makes them anew. ``made["extended"]`` of the manifest, and the report's ``why``, say how the
+    cut compares, and whether a repartition pays.
 
     Args:
         source: The partition; it stays as it is.
@@ -122,6 +125,8 @@ def extend(
     why += "; a repartition pays" if pays else ""
     log.info("%s: %s", out, why)
     found = replace(found, method=before.method, seed=before.seed, why=why, extended=told)
+    if whole.level_sizes and options.get("levels") is None:
+        found = with_levels(graph, found, whole.level_sizes, levels_of(whole), num_threads=num_threads)
     options = {"edge_owner": whole.edge_owner, "num_threads": num_threads, **options}
     return build(graph, assignment=found, out=out, **options)
 
@@ -154,6 +159,74 @@ def extended(
             placed.place(new, adjacency.indptr, adjacency.indices, adjacency.weight_array)
     found = Assignment.of_homogeneous(graph, parts, before.num_parts, balance=wanted.balance(parts, before.num_parts))
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def levels_of(whole: PartitionedGraph) -> dict[str, np.ndarray]:
+    """The nodes' parts of each level by node type, (N, L), in the order of ``to_graph``."""
+    found = {}
+    for ntype in whole.ntypes:
+        in_order = whole.levels(ntype)
+        found[ntype] = np.empty(in_order.shape, np.int32)
+        found[ntype][whole.node_map(ntype)] = in_order
+    return found
+
+
+def with_levels(
+    graph: HeteroGraph,
+    found: Assignment,
+    sizes: Sequence[int],
+    before: Mapping[str, np.ndarray],
+    *,
+    num_threads: int | None = None,
+) -> Assignment:
+    """The assignment of a grown graph with the levels of the old one, by the rule of ``extend``.
+
+    Args:
+        sizes: Numbers of parts by level, coarsest first.
+        before: Parts of the first nodes of each type, (K, L), by node type.
+    """
+    parts, chains = found.homogeneous(), np.full((graph.total_nodes, len(sizes)), -1, np.int32)
+    for ntype, start in graph.node_offsets.items():
+        chains[start : start + len(before[ntype])] = before[ntype]
+    is_new = chains[:, 0] < 0
+    finest, num = parts, found.num_parts
+    if sizes[-1] > num:
+        finest, num = _inside(graph, chains[:, -1].copy(), is_new, parts, sizes[-1], num_threads), sizes[-1]
+    chain_of = np.empty((num, len(sizes)), np.int32)
+    chain_of[finest[~is_new]] = chains[~is_new]
+    chains[is_new] = chain_of[finest[is_new]]
+    split = {ntype: chains[start : start + graph.num_nodes[ntype]] for ntype, start in graph.node_offsets.items()}
+    return replace(found, level_sizes=tuple(sizes), levels=split)
+
+
+def _inside(
+    graph: HeteroGraph, finest: np.ndarray, is_new: np.ndarray, parts: np.ndarray, count: int, num_threads: int | None
+) -> np.ndarray:
+    """Finest parts, (N,), those of new nodes by their neighbours in the same part; without any, the smallest in it."""
+    near, offsets = {}, graph.node_offsets
+    for etype, (src, dst) in graph.edges.items():
+        ends = src + offsets[etype[0]], dst + offsets[etype[2]]
+        kept = (is_new[ends[0]] | is_new[ends[1]]) & (parts[ends[0]] == parts[ends[1]])
+        near[etype] = src[kept], dst[kept]
+    lean = HeteroGraph(dict(graph.num_nodes), near, name=graph.name)
+    adjacency = symmetric(lean, num_threads=thread_count(num_threads))
+    room = constraints(lean, ["nodes"], ROOM, num_threads=thread_count(num_threads))
+    placed = Placed(room, count, 0.0, fennel=True, parts=finest)
+    new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+    home = np.full(count, -1, np.int32)
+    home[finest[old]] = parts[old]
+    for _ in range(PASSES):
+        placed.place(new, adjacency.indptr, adjacency.indices, adjacency.weight_array)
+    strange = new[home[finest[new]] != parts[new]]
+    sizes = np.bincount(finest, minlength=count) - np.bincount(finest[strange], minlength=count)
+    for part in np.unique(parts[strange]):
+        smallest = [(int(sizes[one]), int(one)) for one in np.flatnonzero(home == part)]
+        heapify(smallest)
+        for node in strange[parts[strange] == part]:
+            size, one = smallest[0]
+            finest[node] = one
+            heapreplace(smallest, (size + 1, one))
+    return finest
 
 
 def cut_share(graph: HeteroGraph, assignment: Assignment) -> float:

@@ -21,7 +21,7 @@ from partition.kernels.sorting import cut_of
 from partition.methods.base import at_least
 from partition.methods.effort import EFFORTS
 from partition.methods.multilevel import Level, coarsen, contract
-from partition.problem import RelationWeights, symmetric
+from partition.problem import RelationWeights, SymmetricAdjacency, symmetric
 
 ROOM = 0.3
 """What a part of a level that no machine holds may have above its even share: such a level is a prior, not a load."""
@@ -130,9 +130,14 @@ def nested(
                 columns[count] = made[to_level]
                 level, to_level = _joined(level, made, to_level, threads)
     found = np.stack([columns[count] for count in counts], axis=1).astype(np.int32)
+    return found, qualities(adjacency, found, counts)
+
+
+def qualities(adjacency: SymmetricAdjacency, found: np.ndarray, counts: Sequence[int]) -> list[LevelQuality]:
+    """What each level is like whose parts are the columns of found, (N, L)."""
     rows = (adjacency.indptr, adjacency.indices, adjacency.weight_array)
     total = max(1, int(adjacency.weight_array.sum()) if len(adjacency.weight_array) else len(adjacency.indices))
-    return found, [_quality(rows, found[:, place], count, total) for place, count in enumerate(counts)]
+    return [_quality(rows, found[:, place], count, total) for place, count in enumerate(counts)]
 
 
 def split(level: Level, count: int, num_groups: int, rng: np.random.Generator, threads: ThreadPool) -> np.ndarray:

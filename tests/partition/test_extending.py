@@ -16,7 +16,7 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.graph.typed import HeldOut, HeteroGraph
 from partition import cli
 from partition.assignment import Assignment
-from partition.extending import cut_share, extended
+from partition.extending import cut_share, extended, with_levels
 
 SIZE, PARTS = 12, 3
 ETYPE = ("_N", "_E", "_N")
@@ -102,6 +102,44 @@ def test_the_report_says_when_a_repartition_pays(parts: partition.PartitionedGra
     assert grown.manifest is not None
     assert grown.manifest.made["extended"]["repartition_pays"] is True
     assert grown.manifest.made["why"].endswith("a repartition pays")
+
+
+@pytest.mark.parametrize(("num_parts", "levels"), [(2, [2, 4]), (1, [2, 4]), (4, [2, 4])])
+def test_levels_stay_and_new_nodes_take_their_friends_chain(tmp_path: Path, num_parts: int, levels: list[int]) -> None:
+    groups = np.repeat(np.arange(4), SIZE)
+    given = Assignment({"_N": (groups * num_parts // 4).astype(np.int32)}, num_parts)
+    old = partition.build(cliques(4), assignment=given, levels=levels, out=tmp_path / "old", report=False)
+    before = old.levels()[old.node_map(inverse=True)]
+    new = joined(4 * SIZE, [2, 0, 1, 1, 0, 2])
+    grown = partition.extend(old, new, 7, out=tmp_path / "new", report=False)  # of which the last has no friend
+    assert grown.level_sizes == tuple(levels)
+    chains = grown.levels()[grown.node_map(inverse=True)]
+    assert np.array_equal(chains[: 4 * SIZE], before)
+    parts = grown.assignment().parts["_N"]
+    for node, k in enumerate([2, 0, 1, 1, 0, 2], 4 * SIZE):
+        assert parts[node] == k * num_parts // 4
+        friends = before[k * SIZE : k * SIZE + 4]
+        assert chains[node].tolist() in friends.tolist()
+    assert chains[-1].tolist() in before[parts[: 4 * SIZE] == parts[-1]].tolist()
+    finest = [tuple(chain) for chain in np.unique(chains, axis=0)]
+    assert len(finest) == len({chain[-1] for chain in finest})  # a finest part lies in one part of each coarser level
+    assert grown.manifest is not None
+    told = grown.manifest.made["levels"]["of"]
+    sizes = np.bincount(chains[:, -1], minlength=levels[-1])
+    assert told[-1]["largest"] == pytest.approx(sizes.max() * levels[-1] / len(chains))
+    assert not partition.verify(grown).problems
+    other = partition.extend(old, new, 7, out=tmp_path / "other", levels=[4, 8], report=False)
+    assert other.level_sizes == (4, 8)
+
+
+def test_a_new_node_joins_the_smallest_finest_part_where_no_friend_is_in_its_part() -> None:
+    graph = HeteroGraph({"_N": 7}, {ETYPE: (np.array([6]), np.array([3]))})  # node 6 knows node 3, of the other part
+    found = Assignment({"_N": np.array([0, 0, 0, 1, 1, 0, 0], np.int32)}, 2)
+    before = np.array([[0, 0], [0, 0], [0, 1], [1, 2], [1, 3]])
+    chains = with_levels(graph, found, (2, 4), {"_N": before}).levels["_N"]
+    assert np.array_equal(chains[:5], before)
+    assert sorted(map(tuple, chains[5:].tolist())) == [(0, 0), (0, 1)]  # of sizes 2 and 1 before
+    assert chains[5].tolist() == [0, 1]
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
