@@ -142,6 +142,7 @@ def test_tensorboard_has_curves_and_the_projector(tmp_path: Path) -> None:
         ge.pipeline("deepwalk", "digits", output={"trackers": ["tensorboard"]}, **TINY)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's own, of SQLAlchemy
 def test_mlflow_has_settings_curves_and_scores(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
