@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graph_emb import optimizer_files
+from graph_emb.composed import ComposedEmbedding
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.notebook import Card
 from graph_emb.dgl_names import DGLNames
@@ -28,7 +29,7 @@ from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 
-Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
+Params = Iterable[DistEmbedding | ComposedEmbedding] | Iterable[dict[str, Any]]
 
 
 class SparseOptimizer(DGLNames, Card):

@@ -15,6 +15,9 @@ COMPOSED: tuple[str, ...] = ComposedName.__args__  # type: ignore[attr-defined]
 LEVELS = (8, 64, 512)
 """Parts by level where nothing says others."""
 
+OF_SHARED_ROWS = ("table", "levels", "num_hashes", "num_buckets")
+"""Fields that say of what rows are composed."""
+
 
 class SharedRows(ModelSettings):
     """Levels, hashes and buckets of composed rows; a subclass names the field that chooses their kind.

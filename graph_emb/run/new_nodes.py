@@ -23,6 +23,7 @@ from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.graph.grown import Ends
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import plain_dataset
+from graph_emb.models.shared_rows import OF_SHARED_ROWS, TableKind
 from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, in_parts
 from graph_emb.models.skipgram.training import TOKENS_PER_BATCH
@@ -54,7 +55,8 @@ def continue_run(
     """Go on with a run of walks on a graph that has grown; ``graph-emb train --from RUN --new-edges FILE`` in Python.
 
     New nodes begin with their neighbours' mean. Walks begin where the graph has changed alone, see
-    ``graph_emb.run.continuing``; all rows that they meet are trained, at the rule's own rate.
+    ``graph_emb.run.continuing``; all rows that they meet are trained, at the rule's own rate. After a run of composed
+    rows each node goes on with a row of its own.
 
     Args:
         run: Folder of a run of deepwalk or node2vec; it stays as it is.
@@ -90,6 +92,8 @@ def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, 
     edges = [*sections["dataset"]["new_edges"], *(str(Path(path).expanduser().absolute()) for path in new_edges)]
     sections["dataset"]["new_edges"] = edges
     unset = {"warm_start": None, "warm_start_partial": False, "multilevel": False, "reach": 0}
+    if getattr(config.model, "composed", False):  # its rows are saved, not the tables that they are sums of
+        unset |= {name: TableKind.model_fields[name].default for name in OF_SHARED_ROWS}
     sections["model"] = {**sections["model"], **{k: v for k, v in unset.items() if k in sections["model"]}}
     sections["model"]["from_run"] = str(place.absolute())
     if getattr(config.model, "in_place", False):

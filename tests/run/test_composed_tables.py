@@ -10,7 +10,10 @@ import pytest
 
 import graph_emb as ge
 import partition
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.run.new_nodes import continue_run
 from tests.ranks import Ranks
+from tests.run.test_multilevel import communities
 from tests.run.test_own_triples import triples
 
 pytestmark = [pytest.mark.usefixtures("fresh_mode", "warm_starts"), pytest.mark.dist]
@@ -52,6 +55,85 @@ def test_entities_have_the_rows_of_their_parts_however_many_train(ranks: Ranks, 
         np.testing.assert_allclose(found[0], alone[0], rtol=0, atol=1e-3)
     np.testing.assert_allclose(cut_of_two[0], cut[0], rtol=0, atol=1e-3)
     assert np.abs(alone[0] - cut[0]).max() > 0.05
+
+
+WALKS: dict[str, Any] = {"dim": 8, "threads": 1, "evaluate": False, "rule": "adagrad", "model.table": "position"}
+ROUNDS = {"deepwalk": {"num_walks": 2, "batch_size": 30}, "line": {"draws_per_edge": 2, "batch_size": 30}}
+
+
+def walked(model: str, source: Any, levels: Any = None, out: Any = None, halves: int = 1, **parallel: Any) -> Any:
+    """Rows by id, the levels kept and the parameters; batches are of all trainers together."""
+    options = {**WALKS, **ROUNDS[model], "model.levels": levels}
+    options["batch_size"] //= halves
+    result = ge.pipeline(model, source, parallel=parallel, out=out, **options)
+    if result.embeddings is None:
+        return None
+    order = np.argsort(result.embeddings.node_ids)
+    kept = getattr(result.config.model, "levels", None)
+    return result.embeddings.weights[order], kept, result.metrics["train"]["parameters"]
+
+
+def walked_in_turn(model: str, folder: str, graph: Any) -> Any:
+    own = walked(model, folder, halves=2, **TWO)
+    beside = walked(model, graph, halves=2, **TWO, partition=folder)
+    return own, beside, walked(model, graph, (3, 9), halves=2, **TWO)
+
+
+@pytest.mark.parametrize("model", ["deepwalk", "line"])
+def test_nodes_have_the_rows_of_their_parts_however_many_walk(ranks: Ranks, tmp_path: Path, model: str) -> None:
+    """Trainers of another order of nodes draw other walks: the rows of parts are close, not equal."""
+    place = tmp_path / "parts"
+    folder = str(partition.build(communities(), 2, levels=[2, 8], out=place, seed=2, report=False).path)
+    alone, cut = walked(model, folder, out=tmp_path / "run"), walked(model, communities(), (3, 9))
+    (own, beside, cut_of_two), _ = ranks.run(walked_in_turn, 2, model, folder, communities())
+    assert (alone[1], own[1], beside[1], cut[1], cut_of_two[1]) == ((2, 8),) * 3 + ((3, 9),) * 2
+    numbers = {"deepwalk": 2 * 8, "line": 3 * 4}[model]  # of two tables of D; or of three of D / 2
+    assert (alone[2], own[2], beside[2]) == (10 * numbers,) * 3
+    for rows, levels, _ in (alone, own, beside, cut, cut_of_two):
+        assert levels[-1] / 2 < len(np.unique(rows.round(5), axis=0)) <= levels[-1]
+    shared = [np.unique(rows[0].round(5), axis=0, return_inverse=True)[1] for rows in (alone, own, beside)]
+    for other in shared[1:]:  # the same nodes have the same row
+        assert len(np.unique(np.stack([shared[0], other]), axis=1).T) == len(np.unique(shared[0]))
+
+
+def test_a_walk_on_shared_rows_resumes_and_goes_on(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.txt"
+    edges.write_text("".join(f"{a} {b}\n" for a, b in communities().edges().tolist()))
+    options: dict[str, Any] = {**WALKS, "num_walks": 20, "walk_length": 10, "model.levels": (2, 8), "epochs": 2}
+    whole = ge.pipeline("node2vec", edges, **options).embeddings
+    run, more = tmp_path / "run", tmp_path / "more.txt"
+    with pytest.MonkeyPatch.context() as patch:
+        after = PeriodicCheckpoints.after
+
+        def stopping(self: Any, at: int, position: Any) -> bool:
+            saved = after(self, at, position)
+            if at == 1:
+                raise ConnectionError("the machine went away")
+            return saved
+
+        patch.setattr(PeriodicCheckpoints, "after", stopping)
+        with pytest.raises(ConnectionError):
+            ge.pipeline("node2vec", edges, out=run, checkpoint={"every": 1}, **options)
+    ge.shutdown()
+    resumed = ge.pipeline("node2vec", edges, out=run, resume=True, checkpoint={"every": 1}, **options).embeddings
+    assert whole is not None
+    assert resumed is not None
+    np.testing.assert_array_equal(resumed.weights, whole.weights)
+    more.write_text("900 0\n900 8\n")
+    on = continue_run(run, more)
+    assert on.embeddings is not None
+    assert getattr(on.config.model, "table", None) == "full"
+    assert len(np.unique(on.embeddings.weights, axis=0)) > 8
+
+
+def test_first_rows_of_nodes_are_refused() -> None:
+    for name, value in (("warm_start", "prone"), ("multilevel", True), ("from_run", "run")):
+        with pytest.raises(
+            ge.ConfigError, match=f"{name} = .* gives each node a first row, and those of table = 'hash'"
+        ):
+            ge.pipeline("deepwalk", communities(), **{**WALKS, "model.table": "hash", f"model.{name}": value})
+    with pytest.raises(ge.ConfigError, match=r"table = 'position': rows that nodes share .* set rule=adagrad, or path"):
+        ge.pipeline("deepwalk", communities(), **{**WALKS, "rule": "sgd"})
 
 
 def test_levels_that_a_run_cannot_have_are_refused(tmp_path: Path) -> None:

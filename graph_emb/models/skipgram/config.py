@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.search import Space, Span, one_of
-from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, ModelSettings, WeightDecay
+from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, WeightDecay
+from graph_emb.models.shared_rows import TableKind
 
 DEFAULT_LR = {
     "sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01, "lamb": 0.01,
@@ -23,7 +24,7 @@ STEP_WALKS = 128
 """Walks of an optimizer step where no batch size is given."""
 
 
-class SkipGramTraining(ModelSettings):
+class SkipGramTraining(TableKind):
     """Fields that skip-gram on walks and on edges share: negatives, rule, schedule, exchange between ranks."""
 
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
@@ -71,7 +72,16 @@ class SkipGramTraining(ModelSettings):
     @property
     def in_place(self) -> bool:
         """Whether rows are changed in place by the compiled kernel, without an optimizer."""
-        return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32"
+        return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32" and not self.composed
+
+    @model_validator(mode="after")
+    def _shared_rows_need_an_optimizer(self) -> SkipGramTraining:
+        if self.composed and self.rule == "sgd" and self.path == "auto":
+            raise ValueError(
+                f"table = {self.table!r}: rows that nodes share are trained by an optimizer, not by sgd in place; set "
+                "rule=adagrad, or path=optimizer to take sgd all the same"
+            )
+        return self
 
     @model_validator(mode="after")
     def _remote_negatives_are_some_of_all(self) -> SkipGramTraining:
@@ -253,6 +263,16 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
             if getattr(self, name):
                 raise ValueError(
                     f"{name} = {getattr(self, name)!r} and from_run = {self.from_run!r} both give first rows; take one"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _first_rows_are_of_nodes(self) -> PlainWalkConfig:
+        for name in ("warm_start", "multilevel", "from_run") if self.composed else ():
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} gives each node a first row, and those of table = "
+                    f"{self.table!r} are sums of shared ones; leave it out, or take table=full"
                 )
         return self
 

@@ -70,6 +70,7 @@ def train_line(
     on_batch: Callable[[str, SkipGramProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
     name: str | None = None,
+    levels: Any = None,
 ) -> LineResult:
     """Train LINE on the edges of a sampler; in collective and kvstore mode every rank calls it with its part.
 
@@ -81,6 +82,7 @@ def train_line(
         on_batch: Called with the order and each line of its history.
         checkpoints: As in ``train_skipgram``; one order at a time.
         name: Of the tables, followed by the order; None chooses names.
+        levels: As in ``SkipGram``.
     Raises:
         ConfigError: the first order of a directed graph, checkpoints of both orders, or rows that diverged.
 
@@ -107,6 +109,7 @@ def train_line(
             seed=seed,
             part_policy=part_policy,
             name=None if name is None else f"{name}.{order}",
+            levels=levels,
         )
         for order, recipe in recipes.items()
     }

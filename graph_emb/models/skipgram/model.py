@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from graph_emb.composed import expanded
 from graph_emb.core.errors import unknown_name
-from graph_emb.embedding import DistEmbedding
 from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
 
@@ -45,6 +46,7 @@ class SkipGram:
         name: Of the token table, and the stem of the context table's; None chooses names.
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
         context_func: First values of the context rows, where there are two tables; None: zeros.
+        levels: The part of each node at each level, (N, L) by original id, for ``config.table`` of position.
 
     Example:
         >>> from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
@@ -63,16 +65,17 @@ class SkipGram:
         name: str | None = None,
         init_func: Any = None,
         context_func: Any = None,
+        levels: Any = None,
     ) -> None:
         self.config = config or SkipGramConfig()
-        dim = self.config.dim
         first = usual_rows(self.config, seed) if init_func is None else init_func
-        shared: Any = {"part_policy": part_policy, "dtype": self.config.table_dtype}
-        self.embedding = DistEmbedding(num_nodes, dim, name, init_func=first, **shared)
+        shape = num_nodes, self.config.dim, self.config
+        shared: Any = {"part_policy": part_policy, "levels": levels, "seed": seed}
+        self.embedding: Table = node_table(*shape, name=name, init_func=first, **shared)
         self.context = self.embedding
         if self.config.tables == 2:
             other = None if name is None else f"{name}.context"
-            self.context = DistEmbedding(num_nodes, dim, other, init_func=context_func or Zeros(), **shared)
+            self.context = node_table(*shape, name=other, init_func=context_func or Zeros(), **shared)
 
     @property
     def num_nodes(self) -> int:
@@ -80,14 +83,14 @@ class SkipGram:
         return self.embedding.num_embeddings
 
     @property
-    def tables(self) -> list[DistEmbedding]:
+    def tables(self) -> list[Table]:
         """The distinct tables, the token's first."""
         return [self.embedding] if self.context is self.embedding else [self.embedding, self.context]
 
     @property
     def num_parameters(self) -> int:
         """Learned parameters, all tables together."""
-        return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
+        return sum(table.num_embeddings * table.embedding_dim for table in expanded(self.tables))
 
     def embeddings(self, context: str = "none") -> Tensor:
         """Copy the rows, one per node.
@@ -213,7 +216,7 @@ def distance_ramp(config: SkipGramConfig) -> np.ndarray:
     return np.where(outside, 0.0, weight).astype(np.float32)
 
 
-def _pull(table: DistEmbedding, ids: Tensor) -> tuple[Tensor, Tensor]:
+def _pull(table: Table, ids: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct rows of ids with a row of zeros for padding at the end, and the place of each id among them."""
     distinct, places = torch.unique(ids, return_inverse=True)
     if len(distinct) and distinct[0] < 0:

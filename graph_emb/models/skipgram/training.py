@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import bar
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
-from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.history import SkipGramProgress, TrainingLog
@@ -35,6 +36,7 @@ from graph_emb.models.skipgram.steps import (
     WalkBatch,
     learning_rate,
 )
+from graph_emb.models.tables import Table
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.sampling.metapath_walks import MetapathSampler
 from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler
@@ -65,7 +67,7 @@ class SkipGramResult:
     first_lr: float = 0.0
 
     @property
-    def embedding(self) -> DistEmbedding:
+    def embedding(self) -> Table:
         """The table of the token rows."""
         return self.model.embedding
 
@@ -87,6 +89,7 @@ def train_skipgram(
     on_batch: Callable[[SkipGramProgress], None] | None = None,
     on_epoch: Callable[[SkipGramProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
+    levels: Any = None,
 ) -> SkipGramResult:
     """Train skip-gram embeddings on the walks of a sampler, streamed, one batch in memory at a time.
 
@@ -115,6 +118,7 @@ def train_skipgram(
         checkpoints: Saves the training between batches (its steps, of about 260,000 tokens each) and, where it is told
             to resume, continues from the newest checkpoint at the same walk: one thread gives the rows of a training
             that was never stopped.
+        levels: As in ``SkipGram``, of which this makes new tables.
     Returns:
         The model, also after Ctrl-C (``interrupted`` is then True).
     Raises:
@@ -132,7 +136,7 @@ def train_skipgram(
         >>> bool(cosine(rows[0], rows[1], dim=0) > cosine(rows[0], rows[6], dim=0))  # neighbours are alike
         True
     """
-    model = _fitting_model(sampler, config, model, optimizer, seed)
+    model = _fitting_model(sampler, config, model, optimizer, seed, levels)
     config = model.config
     negatives, keep = _negatives(sampler, config, seed)
     total_walks = config.epochs * sampler.num_walks_per_epoch
@@ -260,6 +264,7 @@ def _fitting_model(
     model: SkipGram | None,
     optimizer: SparseOptimizer | None,
     seed: int,
+    levels: Any,
 ) -> SkipGram:
     if sampler.walk_length < 2:
         raise ConfigError("walk_length is 1; skip-gram needs walks of at least 2 nodes to have a pair")
@@ -267,8 +272,10 @@ def _fitting_model(
         if optimizer is not None:
             raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
         book = None if isinstance(sampler, WalkSampler) else RangeBook(sampler.layout.bounds.tolist())
-        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
-        config = None
+        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book, levels=levels)
+        config = levels = None
+    if levels is not None:
+        raise ConfigError("levels are given and a model, which has its own; pass one of them")
     transport = model.embedding.transport
     parts = sampler.world_size
     if parts != transport.world_size and (parts > 1 or transport.lockstep):
@@ -282,7 +289,7 @@ def _fitting_model(
         raise ConfigError(f"the model has {model.num_nodes} rows and the graph {sampler.num_nodes} nodes")
     if optimizer is not None and model.config.lr is not None:
         raise ConfigError(f"lr is {model.config.lr} and an optimizer is given; set lr in the optimizer")
-    if optimizer is not None and {table.name for table in model.tables} - set(optimizer.tables):
+    if optimizer is not None and {table.name for table in expanded(model.tables)} - set(optimizer.tables):
         raise ConfigError("the optimizer does not train all tables of the model; make it from model.tables")
     return model
 

@@ -27,6 +27,7 @@ from graph_emb.run.evaluation import (
 from graph_emb.run.families.plain import fit_skipgram, saved_width, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
+from graph_emb.run.levels import levels_of_table, with_levels
 from graph_emb.run.machine import check_memory
 from graph_emb.sampling.metapath_walks import WEIGHT, Metapath, MetapathGraph, MetapathSampler, node_kinds, step_arcs
 
@@ -49,7 +50,9 @@ class MetapathFamily(Family):
         if all(is_split(dataset.labels[ntype], dataset.node_split.get(ntype)) for ntype in shared):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
             refuse_set(section, ("ratios", "shuffles"), what)
-        check_memory(dataset.graph.total_nodes, self.model.tables, self.model)
+        self._take(with_levels(self.config, None))
+        count, model = dataset.graph.total_nodes, self.model
+        check_memory(count, model.tables, model, kept=model.share_kept(count, model.dim))
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -79,7 +82,9 @@ class MetapathFamily(Family):
             share = self._share(ranks, dataset)
             states, group = share.graph, ranks.group
         policy = None if share is None else share.policy
-        tables, result = fit_skipgram(config, MetapathSampler(states, group, **walks), job, policy)
+        levels = levels_of_table(config, None if dataset is None else dataset.graph, None, ranks)
+        sampler = MetapathSampler(states, group, **walks)
+        tables, result = fit_skipgram(config, sampler, job, policy, levels=levels)
         rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)

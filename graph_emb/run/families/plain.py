@@ -16,6 +16,7 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
+from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.network_files import KeptNetwork
@@ -26,6 +27,7 @@ from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
+from graph_emb.models.shared_rows import SharedRows
 from graph_emb.models.skipgram.config import EdgePolicy, PlainWalkConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
@@ -42,6 +44,7 @@ from graph_emb.run.evaluation import (
 )
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
+from graph_emb.run.levels import levels_of_table, with_levels
 from graph_emb.run.machine import check_memory
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
@@ -66,7 +69,10 @@ class PlainFamily(Family):
             if not self._parts.num_edges():
                 raise no_edges(config.dataset.name, dataset.graph.num_nodes)
         self._check(dataset)
-        check_memory(dataset.graph.num_nodes, self._num_tables(), self.model)
+        self._take(with_levels(self.config, self._parts))
+        count, model = dataset.graph.num_nodes, self.model
+        kept = model.share_kept(count, self.model.dim) if isinstance(model, SharedRows) else 1.0
+        check_memory(count, self._num_tables(), model, kept=kept)
         return dataset
 
     @cached_property
@@ -94,6 +100,11 @@ class PlainFamily(Family):
             return self._own.share
         columns = [self._parts.level_sizes.index(size) for size in multilevel.sizes_of(self.config, 0)]
         return replace(self._own.share, levels=self._parts.levels()[:, columns])
+
+    def _levels(self, graph: Graph | None, ranks: parallel.Trainers | None) -> NDArray[Any] | None:
+        """The part of each node at each level of a composed table; None: it needs none. Every rank calls it."""
+        whole = None if graph is None or self._parts is not None or not self.model.takes_levels else graph
+        return levels_of_table(self.config, None if whole is None else parallel.of_one_type(whole), self._parts, ranks)
 
     def _check(self, dataset: PlainDataset) -> None:
         check_section(self.config.evaluate, dataset)
@@ -188,7 +199,8 @@ class WalkFamily(PlainFamily):
             spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
         if start is not None:
             (first, context), spent = start.first, {"continued": start.report}
-        tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed)
+        levels = self._levels(graph, ranks)
+        tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed, levels)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
         kept = self._keeps_context
@@ -291,6 +303,7 @@ class LineFamily(PlainFamily):
             on_batch=lambda order, entry: job.log({"order": order, **entry.as_dict()}),
             checkpoints=job.checkpoints,
             name=None if job.checkpoints is None else parallel.TABLE,
+            levels=self._levels(graph, ranks),
         )
         orders = [parallel.gathered_rows(ranks, made, "none", share) for made in result.models.values()]
         if dataset is None:
@@ -387,6 +400,7 @@ def fit_skipgram(
     init_func: FromFile | FromParts | None = None,
     context_func: FromParts | None = None,
     computed: torch.Tensor | None = None,
+    levels: NDArray[Any] | None = None,
 ) -> tuple[SkipGram, SkipGramResult]:
     """Train tables of all nodes of a sampler's walks.
 
@@ -394,6 +408,7 @@ def fit_skipgram(
         policy: Who owns which row; None: this process all of them.
         init_func, context_func: First token and context rows; None: the model's own.
         computed: First token rows of all nodes, (N, D), in this process, in place of both.
+        levels: The part of each node at each level, (N, L), of composed tables.
     """
     model: Any = config.model
     tables = SkipGram(
@@ -404,8 +419,10 @@ def fit_skipgram(
         name=None if job.checkpoints is None else parallel.TABLE,
         init_func=init_func,
         context_func=context_func,
+        levels=levels,
     )
     if computed is not None:
+        assert isinstance(tables.embedding, DistEmbedding)
         tables.embedding.weight[torch.arange(len(computed))] = computed.to(tables.embedding.weight[:1].dtype)
     result = train_skipgram(
         sampler,
