@@ -218,6 +218,21 @@ class ModelSettings(Settings):
         return self
 
 
+class MultilevelStart(Settings):
+    """Of models whose rows may begin with those of a partition's parts, see ``graph_emb.run.multilevel``."""
+
+    multilevel: bool | tuple[Count, ...] = Field(
+        default=False,
+        description="begin with rows trained on the graph of a partition's parts; or the numbers of parts, rising",
+    )
+
+    @model_validator(mode="after")
+    def _there_is_a_level(self) -> MultilevelStart:
+        if self.multilevel == ():
+            raise ValueError("multilevel names no level; give numbers of parts such as [1024, 16384], or true")
+        return self
+
+
 def paths_of(settings: type[ModelSettings]) -> dict[str, str]:
     """Where a run's configuration says each field of a model that it can set: ``{"lr": "train.lr", ...}``."""
     found = {}

@@ -2,7 +2,8 @@
 
 A part's node of the coarse graph stands for the nodes of the part: an arc between two parts has the sum of their arcs'
 weights, and an arc of a part to itself those inside it, so that its walks are those of the graph, seen by part. The
-ordinary trainer trains it, and token and context rows are handed down (Lin et al. 2020; HARP, Chen et al. 2018). In
+ordinary trainer trains it, and token and context rows are handed down (Lin et al. 2020; HARP, Chen et al. 2018). LINE
+draws the arcs between parts alone. In
 several trainers each makes the coarse rows of its own nodes: parts of a level lie inside those of the trainers.
 """
 
@@ -25,9 +26,11 @@ from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.csr import to_rows
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.training import Sampler, SkipGram, train_skipgram
 from graph_emb.run.parallel import TABLE, Trainers, given_partition
 from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walks import EdgeSampler
 from graph_emb.table.initializers import FromParts
 
 NODES_PER_PART = 10
@@ -36,17 +39,21 @@ SHARE = 0.5
 """Tokens of the finest level beside those of the graph itself; of each coarser level half as many again."""
 
 
+First = tuple[FromParts, FromParts | None]
+"""Initializers of the token and context rows of a model; one table takes the first alone."""
+
+
 @dataclass(frozen=True)
 class CoarseStart:
     """The first rows that a training begins with.
 
     Attributes:
-        token, context: Initializers of the two tables; one table takes ``token``.
-        levels: Nodes, walks from each of them, first rate and seconds of each level that was trained, coarsest first.
+        models: Of each model that is trained: one, or LINE's orders.
+        levels: Nodes, walks from each of them or draws of an edge, first rate and seconds of each level that was
+            trained, coarsest first.
     """
 
-    token: FromParts
-    context: FromParts | None
+    models: list[First]
     levels: list[dict[str, Any]]
 
 
@@ -98,13 +105,16 @@ def sizes_of(config: RunConfig, num_nodes: int) -> tuple[int, ...]:
     return (chosen,)
 
 
-def level_of(graph: PartGraph, parts: NDArray[np.integer], book: RangeBook, ranks: Trainers | None) -> CoarseGraph:
+def level_of(
+    graph: PartGraph, parts: NDArray[np.integer], book: RangeBook, ranks: Trainers | None, *, inside: bool = True
+) -> CoarseGraph:
     """The graph of the parts of a level, made of this rank's arcs alone. Every rank calls it.
 
     Args:
         graph: This rank's arcs.
         parts: The part of each node, (N,), by partition-order id.
         book: Who owns which node.
+        inside: Arcs inside a part are an arc of the part to itself; False: they are left out.
     Raises:
         ConfigError: a part has nodes of several owners.
     """
@@ -123,6 +133,8 @@ def level_of(graph: PartGraph, parts: NDArray[np.integer], book: RangeBook, rank
     heads = members[graph.low : graph.low + graph.num_own_nodes]
     weights = np.ones(len(graph.indices), np.float32) if graph.weights is None else graph.weights
     arcs = np.repeat(heads, np.diff(graph.indptr)), members[graph.indices], weights
+    if not inside:
+        arcs = tuple(side[arcs[0] != arcs[1]] for side in arcs)
     indptr, indices, summed = to_rows(*arcs, len(found), directed=True, duplicates="sum")
     summed = np.ones(len(indices), np.float32) if summed is None else summed
     rows = PartGraph(indptr[low : high + 1], indices, summed, graph.directed, layout, graph.rank)
@@ -139,7 +151,7 @@ def start_of(
     *,
     progress: bool,
 ) -> CoarseStart:
-    """Train the levels of a graph, the coarsest first, each from the one before. Every rank calls it.
+    """Train the levels of a graph by walks, the coarsest first, each from the one before. Every rank calls it.
 
     Args:
         graph: This rank's arcs.
@@ -152,22 +164,14 @@ def start_of(
         KeyboardInterrupt: Ctrl-C, at every rank.
     """
     own: Any = config.model
-    book = RangeBook([0, graph.num_nodes]) if policy is None else policy.book
-    before: tuple[CoarseGraph, SkipGram] | None = None
-    report = []
-    for place, parts in enumerate(levels.T):
-        level, begin = level_of(graph, parts, book, ranks), time.perf_counter()
-        share = SHARE / 2 ** (levels.shape[1] - 1 - place)
+
+    def train(level: CoarseGraph, share: float, first: list[First] | None) -> tuple[list[SkipGram], dict[str, Any]]:
         num_walks = max(1, round(share * own.num_walks * graph.num_nodes / level.graph.num_nodes))
-        lr = None if before is None else own.first_lr  # the first level's follows its walks
+        lr = None if first is None else own.first_lr  # the first level's follows its walks
         recipe = own.model_copy(update={"multilevel": False, "lr": own.lr or lr})
-        token = context = None
-        if before is not None:
-            up = np.empty(level.graph.num_nodes, np.int64)
-            up[level.members] = before[0].members
-            token, context = _handed_down(before[1], up)
-        first: dict[str, Any] = {"init_func": token, "context_func": context}
-        model = SkipGram(level.graph.num_nodes, recipe, seed=config.seed, part_policy=level.book, **first)
+        token, context = (None, None) if first is None else first[0]
+        shape: dict[str, Any] = {"seed": config.seed, "part_policy": level.book}
+        model = SkipGram(level.graph.num_nodes, recipe, **shape, init_func=token, context_func=context)
         result = train_skipgram(
             sampler_of(level.graph, num_walks),
             model=model,
@@ -177,20 +181,87 @@ def start_of(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        before = level, model
-        seconds = round(time.perf_counter() - begin, 3)
-        report.append(
-            {"nodes": level.graph.num_nodes, "num_walks": num_walks, "lr": result.first_lr, "seconds": seconds}
+        return [model], {"num_walks": num_walks, "lr": result.first_lr}
+
+    return _descended(graph, levels, policy, ranks, train)
+
+
+def line_start(
+    config: RunConfig,
+    graph: PartGraph,
+    levels: NDArray[np.integer],
+    policy: Any,
+    ranks: Trainers | None,
+    num_edges: int,
+    *,
+    progress: bool,
+) -> CoarseStart:
+    """As ``start_of``, by draws of the edges between parts; an edge inside a part says nothing about its row.
+
+    Args:
+        num_edges: Of the whole graph.
+    Raises:
+        ConfigError: as ``start_of``; or no edge lies between the parts of a level.
+    """
+    own: Any = config.model
+
+    def train(level: CoarseGraph, share: float, first: list[First] | None) -> tuple[list[SkipGram], dict[str, Any]]:
+        group = None if ranks is None else ranks.group
+        edges = EdgeSampler(level.graph, group, draws_per_edge=1).num_edges
+        draws = max(1, round(share * own.draws_per_edge * num_edges / edges))
+        result = train_line(
+            EdgeSampler(level.graph, group, draws_per_edge=draws, seed=config.seed),
+            own.model_copy(update={"multilevel": False}),
+            part_policy=level.book,
+            seed=config.seed,
+            num_threads=config.train.threads,
+            progress=progress,
+            first=None if first is None else dict(zip(own.orders, first, strict=True)),
         )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return [*result.models.values()], {"draws_per_edge": draws, "lr": own.first_lr}
+
+    return _descended(graph, levels, policy, ranks, train, inside=False)
+
+
+def _descended(
+    graph: PartGraph,
+    levels: NDArray[np.integer],
+    policy: Any,
+    ranks: Trainers | None,
+    train: Callable[[CoarseGraph, float, list[First] | None], tuple[list[SkipGram], dict[str, Any]]],
+    *,
+    inside: bool = True,
+) -> CoarseStart:
+    """Train level after level and hand the rows of each model down.
+
+    Args:
+        train: From a level's graph, its work as a share of that of the graph itself, and first rows of each model.
+        inside: As of ``level_of``.
+    """
+    book = RangeBook([0, graph.num_nodes]) if policy is None else policy.book
+    before: tuple[CoarseGraph, list[SkipGram]] | None = None
+    report = []
+    for place, parts in enumerate(levels.T):
+        level, begin = level_of(graph, parts, book, ranks, inside=inside), time.perf_counter()
+        first = None
+        if before is not None:
+            up = np.empty(level.graph.num_nodes, np.int64)
+            up[level.members] = before[0].members
+            first = [_handed_down(model, up) for model in before[1]]
+        models, told = train(level, SHARE / 2 ** (levels.shape[1] - 1 - place), first)
+        before, seconds = (level, models), round(time.perf_counter() - begin, 3)
+        report.append({"nodes": level.graph.num_nodes, **told, "seconds": seconds})
     assert before is not None  # there is a level at least
     members, original = before[0].members, as_original_ids(None, policy, graph.num_nodes, TABLE)
     if original is not None:
         members = np.empty_like(members)
         members[original.of(0, len(members))] = before[0].members
-    return CoarseStart(*_handed_down(before[1], members), report)
+    return CoarseStart([_handed_down(model, members) for model in before[1]], report)
 
 
-def _handed_down(model: SkipGram, parts: NDArray[np.int64]) -> tuple[FromParts, FromParts | None]:
+def _handed_down(model: SkipGram, parts: NDArray[np.int64]) -> First:
     """First token and context rows of ids whose part is ``parts``, by original id; every rank calls it."""
     transport = model.embedding.transport
     transport.flush()

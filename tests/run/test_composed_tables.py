@@ -11,7 +11,9 @@ import pytest
 import graph_emb as ge
 import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.run.new_nodes import continue_run
+from partition.nesting import nested
 from tests.ranks import Ranks
 from tests.run.test_multilevel import communities
 from tests.run.test_own_triples import triples
@@ -124,6 +126,20 @@ def test_a_walk_on_shared_rows_resumes_and_goes_on(tmp_path: Path) -> None:
     assert on.embeddings is not None
     assert getattr(on.config.model, "table", None) == "full"
     assert len(np.unique(on.embeddings.weights, axis=0)) > 8
+
+
+def test_types_on_a_metapath_share_the_rows_of_parts() -> None:
+    """All types are in one table, whose levels are of the whole graph, one type after the other."""
+    rng = np.random.default_rng(0)
+    papers, authors = rng.integers(0, 30, 80), rng.integers(0, 10, 80)
+    graph = HeteroGraph({"paper": 30, "author": 10}, {("paper", "by", "author"): (papers, authors)})
+    options = {**WALKS, "num_walks": 2, "metapath": "author-paper-author", "model.levels": (2, 5)}
+    result = ge.pipeline("metapath2vec", graph, **options)
+    rows = np.concatenate([result.tables[name].weights for name in ("paper", "author")])
+    levels, _ = nested(graph, (2, 5), seed=result.config.seed)
+    for part in np.unique(levels[:, 1]):
+        assert len(np.unique(rows[levels[:, 1] == part].round(6), axis=0)) == 1
+    assert len(np.unique(rows.round(6), axis=0)) == len(np.unique(levels[:, 1]))
 
 
 def test_first_rows_of_nodes_are_refused() -> None:

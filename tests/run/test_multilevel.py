@@ -65,8 +65,9 @@ def test_nodes_begin_with_both_rows_of_their_part() -> None:
     start = start_of(config, whole(graph), levels, None, None, sampler_of, progress=False)
     assert [(level["nodes"], level["num_walks"]) for level in start.levels] == [(GROUPS, 30), (40, 12)]
     assert start.levels[1]["lr"] == 0.025
-    assert start.context is not None
-    for rows in (start.token, start.context):
+    ((token, context),) = start.models
+    assert context is not None
+    for rows in (token, context):
         first = torch.empty(GROUPS * SIZE, 8)
         rows.fill_(first, 0)
         assert (first == first[::6].repeat_interleave(6, dim=0)).all()
@@ -131,3 +132,43 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         ge.pipeline("deepwalk", communities(), **{"model.multilevel": []})
     with pytest.raises(ConfigError, match=r"levels \[16, 8\]: give at least one, each larger"):
         ge.pipeline("deepwalk", communities(), **{"model.multilevel": [16, 8]})
+
+
+def test_edges_inside_parts_are_left_out_of_lines_levels() -> None:
+    graph = Graph.from_edges([0, 0, 1, 2], [1, 2, 3, 3], 4, weights=[1.0, 2.0, 4.0, 8.0])
+    level = level_of(whole(graph), np.array([7, 7, 9, 9]), RangeBook([0, 4]), None, inside=False)
+    assert (level.graph.indptr.tolist(), level.graph.indices.tolist()) == ([0, 1, 2], [1, 0])
+    assert level.graph.weights is not None
+    assert level.graph.weights.tolist() == [6.0, 6.0]
+
+
+def line_rows(order: str, levels: Any, **parallel: Any) -> Any:
+    options: dict[str, Any] = {"draws_per_edge": 1, "dim": 16, "threads": 1, "evaluate": False, "order": order}
+    found = ge.pipeline("line", communities(), parallel=parallel, **options, **{"model.multilevel": levels})
+    if found.embeddings is None:
+        return None
+    rows = found.embeddings.weights
+    return rows - rows.mean(axis=0), found.metrics["train"]  # all rows have one direction after few draws
+
+
+@pytest.mark.parametrize(("order", "levels"), [("both", True), ("second", [8, 48])])
+def test_few_draws_of_line_go_further_from_the_rows_of_parts(order: str, levels: Any) -> None:
+    flat, _ = line_rows(order, False)
+    rows, metrics = line_rows(order, levels)
+    wanted = [24] if levels is True else levels
+    made = [level["nodes"] for level in metrics["multilevel"]]
+    assert all(count / 2 < nodes <= count for nodes, count in zip(made, wanted, strict=True))
+    assert metrics["multilevel"][0]["draws_per_edge"] > 1  # few edges are drawn the more often
+    assert closeness(rows) > closeness(flat) + 0.1
+
+
+@pytest.mark.dist
+def test_two_trainers_of_line_begin_with_the_rows_of_parts(ranks: Ranks) -> None:
+    flat, _ = line_rows("second", False)
+    (rows, metrics), _ = ranks.run(line_rows_of_two, 2)
+    assert 12 < metrics["multilevel"][0]["nodes"] <= 24
+    assert closeness(rows) > closeness(flat) + 0.1
+
+
+def line_rows_of_two() -> Any:
+    return line_rows("second", True, mode="collective", trainers=2)

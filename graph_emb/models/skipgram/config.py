@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.search import Space, Span, one_of
-from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, WeightDecay
+from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, MultilevelStart, WeightDecay
 from graph_emb.models.shared_rows import TableKind
 
 DEFAULT_LR = {
@@ -81,6 +81,16 @@ class SkipGramTraining(TableKind):
                 f"table = {self.table!r}: rows that nodes share are trained by an optimizer, not by sgd in place; set "
                 "rule=adagrad, or path=optimizer to take sgd all the same"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _first_rows_are_of_nodes(self) -> SkipGramTraining:
+        for name in ("warm_start", "multilevel", "from_run") if self.composed else ():
+            if getattr(self, name, None):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} gives each node a first row, and those of table = "
+                    f"{self.table!r} are sums of shared ones; leave it out, or take table=full"
+                )
         return self
 
     @model_validator(mode="after")
@@ -203,7 +213,7 @@ class EdgePolicy(Settings):
     )
 
 
-class PlainWalkConfig(WalkConfig, EdgePolicy):
+class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart):
     """Walks on nodes of one type, whose rows may begin with those of a file."""
 
     warm_start: str | None = Field(
@@ -215,10 +225,6 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
         default=False, description="let ids be in one of file and graph only; false: that is an error"
     )
 
-    multilevel: bool | tuple[Count, ...] = Field(
-        default=False,
-        description="begin with rows trained on the graph of a partition's parts; or the numbers of parts, rising",
-    )
     from_run: str | None = Field(
         default=None, min_length=1, description="folder of a run to go on from: walks begin where the graph has changed"
     )
@@ -251,8 +257,6 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
             raise ValueError(
                 f"multilevel = {self.multilevel} and warm_start = {self.warm_start!r} both give first rows; take one"
             )
-        if self.multilevel == ():
-            raise ValueError("multilevel names no level; give numbers of parts such as [1024, 16384], or true")
         return self
 
     @model_validator(mode="after")
@@ -263,16 +267,6 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
             if getattr(self, name):
                 raise ValueError(
                     f"{name} = {getattr(self, name)!r} and from_run = {self.from_run!r} both give first rows; take one"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _first_rows_are_of_nodes(self) -> PlainWalkConfig:
-        for name in ("warm_start", "multilevel", "from_run") if self.composed else ():
-            if getattr(self, name):
-                raise ValueError(
-                    f"{name} = {getattr(self, name)!r} gives each node a first row, and those of table = "
-                    f"{self.table!r} are sums of shared ones; leave it out, or take table=full"
                 )
         return self
 
@@ -344,7 +338,7 @@ LINE_LR = {**DEFAULT_LR, "sgd": 0.05}
 """SGD's is twice the paper's, for graphs of thousands to millions of edges: the paper draws billions of times."""
 
 
-class LineConfig(SkipGramTraining, EdgePolicy):
+class LineConfig(SkipGramTraining, EdgePolicy, MultilevelStart):
     """LINE: first- and second-order proximity of edges; Tang et al. 2015.
 
     For an edge (i, j), drawn in proportion to its weight, and k negatives n drawn by degree ** power, the loss is

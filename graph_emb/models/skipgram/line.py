@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -71,6 +71,7 @@ def train_line(
     checkpoints: PeriodicCheckpoints | None = None,
     name: str | None = None,
     levels: Any = None,
+    first: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> LineResult:
     """Train LINE on the edges of a sampler; in collective and kvstore mode every rank calls it with its part.
 
@@ -83,6 +84,7 @@ def train_line(
         checkpoints: As in ``train_skipgram``; one order at a time.
         name: Of the tables, followed by the order; None chooses names.
         levels: As in ``SkipGram``.
+        first: By order the first token and context rows, ``init_func`` and ``context_func`` of ``SkipGram``.
     Raises:
         ConfigError: the first order of a directed graph, checkpoints of both orders, or rows that diverged.
 
@@ -110,6 +112,7 @@ def train_line(
             part_policy=part_policy,
             name=None if name is None else f"{name}.{order}",
             levels=levels,
+            **({} if first is None else dict(zip(("init_func", "context_func"), first[order], strict=True))),
         )
         for order, recipe in recipes.items()
     }

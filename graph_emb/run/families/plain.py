@@ -106,6 +106,21 @@ class PlainFamily(Family):
         whole = None if graph is None or self._parts is not None or not self.model.takes_levels else graph
         return levels_of_table(self.config, None if whole is None else parallel.of_one_type(whole), self._parts, ranks)
 
+    def _goes_on(self, job: TrainingJob) -> bool:
+        """Whether a checkpoint has the rows, at every rank. Every rank calls it."""
+        found = job.checkpoints is not None and job.checkpoints.goes_on
+        return found if job.ranks is None else all(job.ranks.group.gather_objects(found, "resume"))
+
+    def _leveled(self, graph: Graph | None, share: parallel.Share | None) -> parallel.Share:
+        """The share with the levels of a multilevel start: a trainer's own, or the whole graph in one process."""
+        if share is not None:
+            return share
+        assert graph is not None
+        sizes = multilevel.sizes_of(self.config, graph.num_nodes)
+        levels = parallel.levels_of_nodes(self.config, parallel.of_one_type(graph), sizes)
+        whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
+        return parallel.Share(whole, None, None, levels)
+
     def _check(self, dataset: PlainDataset) -> None:
         check_section(self.config.evaluate, dataset)
         check_own_split(self.config, dataset.labels, dataset.node_split)
@@ -195,7 +210,7 @@ class WalkFamily(PlainFamily):
         context = None
         if model.multilevel is not False and not self._goes_on(job):
             coarse = self._coarse_start(graph, share, job, walks)
-            first, context = coarse.token, coarse.context
+            ((first, context),) = coarse.models
             spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
         if start is not None:
             (first, context), spent = start.first, {"continued": start.report}
@@ -226,11 +241,6 @@ class WalkFamily(PlainFamily):
             )
         return start_of(OldRun.read(self.model.from_run), graph, self.model, self.config.seed)
 
-    def _goes_on(self, job: TrainingJob) -> bool:
-        """Whether a checkpoint has the rows, at every rank. Every rank calls it."""
-        found = job.checkpoints is not None and job.checkpoints.goes_on
-        return found if job.ranks is None else all(job.ranks.group.gather_objects(found, "resume"))
-
     def _coarse_start(
         self, graph: Graph | None, share: parallel.Share | None, job: TrainingJob, walks: Mapping[str, Any]
     ) -> multilevel.CoarseStart:
@@ -243,13 +253,7 @@ class WalkFamily(PlainFamily):
                 return PartitionedWalkSampler(coarse, ranks.group, **options)
             return WalkSampler(Graph(coarse.indptr, coarse.indices, coarse.weights, coarse.directed), **options)
 
-        if share is None:
-            assert graph is not None
-            sizes = multilevel.sizes_of(self.config, graph.num_nodes)
-            levels = parallel.levels_of_nodes(self.config, parallel.of_one_type(graph), sizes)
-            share = parallel.Share(
-                PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0), None, None, levels
-            )
+        share = self._leveled(graph, share)
         assert share.levels is not None
         whole, policy = share.graph, share.policy
         return multilevel.start_of(self.config, whole, share.levels, policy, ranks, sampler_of, progress=job.progress)
@@ -292,6 +296,14 @@ class LineFamily(PlainFamily):
             sampler = EdgeSampler.of_graph(graph, **draws)
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
+        first, spent, begin = None, {}, time.perf_counter()
+        if model.multilevel is not False and not self._goes_on(job):
+            own = self._leveled(graph, share)
+            assert own.levels is not None
+            of_graph = (own.graph, own.levels, own.policy, ranks, sampler.num_edges)
+            coarse = multilevel.line_start(config, *of_graph, progress=job.progress)
+            first = dict(zip(model.orders, coarse.models, strict=True))
+            spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
         result = train_line(
             sampler,
             model,
@@ -304,6 +316,7 @@ class LineFamily(PlainFamily):
             checkpoints=job.checkpoints,
             name=None if job.checkpoints is None else parallel.TABLE,
             levels=self._levels(graph, ranks),
+            first=first,
         )
         orders = [parallel.gathered_rows(ranks, made, "none", share) for made in result.models.values()]
         if dataset is None:
@@ -316,6 +329,7 @@ class LineFamily(PlainFamily):
             "edges": result.num_draws,
             "edges_per_second": round(result.num_draws / result.seconds) if result.seconds else None,
             "parameters": result.num_parameters,
+            **spent,
         }
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
 
