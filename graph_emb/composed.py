@@ -200,14 +200,61 @@ class ComposedEmbedding(Card):
 
     def buckets_of(self, ids: Tensor) -> Tensor:
         """The bucket of each hash of each id, (B, h), int64: a function of seed, original id and, by scope, part."""
-        keys = self._keys(ids).astype(np.uint64)[:, None] * np.uint64(GOLDEN)
+        return self._hashed(self._keys(ids), self._levels[ids.numpy(), :1])
+
+    def _hashed(self, original: np.ndarray, parts: np.ndarray) -> Tensor:
+        """As ``buckets_of``, of original ids (B,) and their parts of the coarsest level, (B, 1)."""
+        keys = original.astype(np.uint64)[:, None] * np.uint64(GOLDEN)
         streams = np.arange(1, self.num_hashes + 1, dtype=np.uint64)[None, :]
         start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))
         bits = mix64(mix64(keys ^ start) + streams * np.uint64(GOLDEN))
         found = (bits % np.uint64(self._buckets_of_part)).astype(np.int64)
         if self._scope == "part":
-            found += self._levels[ids.numpy(), :1].astype(np.int64) * self._buckets_of_part
+            found += parts.astype(np.int64) * self._buckets_of_part
         return torch.from_numpy(found)
+
+    @torch.no_grad()
+    def rows_of_new(self, original_ids: Ids, levels: Tensor | np.ndarray | None = None) -> Tensor:
+        """Rows of nodes that the table does not have, made of those that it shares: without training.
+
+        A new node has the rows of the parts that it joins, which ``partition.extend`` tells, and those of its buckets,
+        each with weight 1. In collective mode every rank calls it.
+
+        Args:
+            original_ids: Of the new nodes, (B,), each at least 0.
+            levels: The part of each at each level, (B, L), as ``levels`` of the table; None for kinds without them.
+        Returns:
+            (B, D), those of a table that had these nodes from the start and did not train on them.
+        Raises:
+            ConfigError: a kind that has no row for a new node, or levels are missing or of no effect.
+            ShapeError: levels are of another shape.
+            PartitionError: an id is negative, or a part is not in the table.
+        Example:
+            >>> emb = ge.ComposedEmbedding(torch.tensor([[0, 0], [0, 1], [1, 2]]), 4, kind="position")
+            >>> new = emb.rows_of_new([3], torch.tensor([[0, 1]]))  # a node of the second one's parts
+            >>> torch.equal(new[0], emb.weight[1])
+            True
+        """
+        if self.kind in ("full", "quotient-remainder"):
+            raise ConfigError(
+                f"table {self._name!r}: kind {self.kind!r} has no row for a new node; make a larger table"
+            )
+        ids = check_ids(as_ids(original_ids), np.iinfo(np.int64).max, self._name).flatten()
+        width = self._levels.shape[1]
+        if (levels is None) != (not width):
+            what = "has no levels; leave them out" if levels is not None else f"needs the {width} levels of new nodes"
+            raise ConfigError(f"table {self._name!r}: kind {self.kind!r} {what}")
+        chosen = np.empty((len(ids), 0), np.int64) if levels is None else np.asarray(levels)
+        if chosen.shape != (len(ids), width) or chosen.dtype.kind not in "iu":
+            expected = f"integers ({len(ids)}, {width})"
+            raise ShapeError(
+                f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
+            )
+        chosen = chosen.astype(np.int64)
+        rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
+        if self._buckets is not None:
+            rows.insert(0, self._buckets.bag(self._hashed(ids.numpy(), chosen[:, :1]), mode="sum"))
+        return torch.stack(rows).sum(dim=0)
 
     def prefetch(self, idx: Ids) -> None:
         """Start to fetch what the next call of the same ids will ask for; see ``DistEmbedding.prefetch``."""

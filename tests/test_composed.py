@@ -99,6 +99,38 @@ def test_rows_are_read_in_blocks_and_never_assigned() -> None:
     assert emb.num_parameters == (2 + 4 + 8 + 5) * D + 2 * N
 
 
+@pytest.mark.parametrize("kind", ["position-hash", "position", "hash"])
+def test_new_nodes_have_the_rows_of_a_table_that_had_them_and_did_not_train_on_them(kind: str) -> None:
+    joins = np.array([3, 0, 21, 20])  # whose parts the new nodes take
+    levels = None if kind == "hash" else LEVELS[joins]
+    small = made(kind)
+    given: dict[str, Any] = {"num_buckets": 5, "name": "large", "seed": 3, "dtype": torch.float64}
+    large = ge.ComposedEmbedding(np.concatenate([LEVELS, LEVELS[joins]]), D, kind, **given)
+    for emb in (small, large):
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        for _ in range(3):
+            (emb(torch.arange(N)) - 1).square().sum().backward()
+            opt.step()
+    torch.testing.assert_close(large.weight[:N], small.weight[:])
+    torch.testing.assert_close(small.rows_of_new(np.arange(N, N + 4), levels), large.weight[N:])
+
+
+def test_new_nodes_that_a_table_cannot_have_are_refused() -> None:
+    emb = made("position-hash")
+    with pytest.raises(ConfigError, match="kind 'position-hash' needs the 3 levels of new nodes"):
+        emb.rows_of_new([24])
+    with pytest.raises(ShapeError, match=r"levels have shape \(1, 2\) of int64; give integers \(1, 3\)"):
+        emb.rows_of_new([24], LEVELS[:1, :2])
+    with pytest.raises(PartitionError, match="id 8 is outside"):
+        emb.rows_of_new([24], np.array([[1, 3, 8]]))
+    with pytest.raises(PartitionError, match="id -1 is outside"):
+        emb.rows_of_new([-1], LEVELS[:1])
+    with pytest.raises(ConfigError, match="kind 'hash' has no levels; leave them out"):
+        made("hash", name="hash").rows_of_new([24], LEVELS[:1])
+    with pytest.raises(ConfigError, match="kind 'full' has no row for a new node"):
+        made("full", name="full").rows_of_new([24])
+
+
 def test_clipping_counts_every_table() -> None:
     emb, other = made("position"), made("position", name="other")
     emb(torch.arange(N)).sum().backward()
