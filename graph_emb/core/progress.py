@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from typing import Any
 
-from tqdm import tqdm
+from tqdm import TqdmWarning, tqdm
 
 WATCHED = "GRAPH_EMB_WATCHED"
 """Set by a launcher with a terminal: its first trainer's output goes there."""
@@ -32,7 +33,9 @@ def bar(items: Any = None, *, shown: bool = True, **options: Any) -> tqdm:
     if on_terminal():
         return tqdm(items, disable=not shown, mininterval=REFRESH_S, **options)
     if "ipykernel" in sys.modules:
-        from tqdm.auto import tqdm as of_notebook
+        with warnings.catch_warnings():  # tqdm 4.70 warns where there is no ipywidgets, and shows a bar of text
+            warnings.simplefilter("ignore", TqdmWarning)
+            from tqdm.auto import tqdm as of_notebook
 
         return of_notebook(items, disable=not shown, mininterval=REFRESH_S, **options)
     kept = {name: value for name, value in options.items() if name not in _OF_BARS}

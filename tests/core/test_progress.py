@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -63,3 +64,17 @@ def test_a_bar_counts_only_while_it_is_open(
     assert "once" in shown
     assert capsys.readouterr().err == ""
     assert not sys.stderr.isatty()
+
+
+def test_a_notebook_without_widgets_is_not_told_to_install_them() -> None:
+    """tqdm.auto warned at its import, under the first `fit` of a notebook, unless ipywidgets was installed."""
+    code = """
+import sys, types
+sys.modules["ipywidgets"] = None
+sys.modules["ipykernel"] = sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel")
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: None)
+from graph_emb.core import progress
+print(len(list(progress.bar(range(3), shown=False))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("3\n", "")
