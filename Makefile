@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscop
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
-.PHONY: demo test test-dgl2 test-sockets fuzz faults wheels lint format bench docs clean
+.PHONY: demo test test-dgl2 test-sockets fuzz faults wheels lint format bench docs tutorials clean
 
 $(VENV)/.core: setup.py requirements/tested.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
@@ -88,6 +88,10 @@ bench: $(VENV)/.bench
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# Runs the notebooks of docs/tutorials and writes their outputs into them; `make tutorials NAMES=ogb-record` one of them.
+tutorials: $(VENV)/.test
+	$(BIN)/python docs/tutorials/execute.py $(NAMES)
 
 clean:
 	rm -rf $(VENV) docs/_build build *.egg-info

@@ -45,11 +45,14 @@ EXTRAS_REQUIRE = {
         "kaminpar",
         "mtkahypar",
         "mypy",  # checks a user's code
+        "nbclient>=0.10",  # runs the tutorials
+        "nbformat>=5.10",
+        "ipykernel>=6.29",
         "setuptools>=70.1",  # builds the wheel that is tested
         "fbgemm-gpu-cpu; python_version >= '3.11'",  # compared with; it pins its torch, so the rest must fit
     ],
     "lint": ["ruff", "mypy", "pandas-stubs", "types-PyYAML", "types-tabulate", "types-tqdm", "types-psutil"],
-    "docs": ["sphinx>=7", "myst-parser>=3", "furo"],
+    "docs": ["sphinx>=7", "myst-nb>=1.1", "furo"],
     "tune": ["optuna>=4"],
     "tensorboard": ["tensorboard>=2.15"],
     "mlflow": ["mlflow>=2.9"],

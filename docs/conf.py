@@ -6,8 +6,9 @@ project = "graph_emb"
 author = "the graph_emb maintainers"
 copyright = "the graph_emb maintainers"
 version = release = graph_emb.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-source_suffix = {".md": "markdown"}
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "off"  # `make tutorials` runs the notebooks; their outputs are kept
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "graph_emb"

@@ -25,7 +25,7 @@ LONGEST = [
     "transport/kvstore/test_faults", "transport/test_every_option", "run/families/test_line",
     "models/kge/test_training", "checkpoint/test_kills", "faults/test_small_machines", "test_state_dtype",
     "transport/test_collective", "cli/test_recipe", "tuning/test_search", "run/test_resume",
-    "models/skipgram/test_blogcatalog", "fuzz/test_fuzz",
+    "models/skipgram/test_blogcatalog", "docs/test_tutorials", "fuzz/test_fuzz",
 ]  # fmt: skip
 """Files of 20 seconds or more in a fresh clone. Workers take whole files: one that begins last is waited for by all."""
 

@@ -9,11 +9,13 @@ import pytest
 from tests.conftest import CHECKOUT, LONGEST
 
 
-@pytest.mark.parametrize("target", ["test-dgl2", "bench", "wheels"])
+@pytest.mark.parametrize("target", ["test-dgl2", "bench", "wheels", "tutorials"])
 def test_a_target_runs_files_that_exist(target: str) -> None:
     told = subprocess.run(["make", "-n", target], cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60)
     named = [
-        word for word in told.stdout.split() if word.startswith(("tests/", "benchmarks/")) and word.endswith(".py")
+        word
+        for word in told.stdout.split()
+        if word.startswith(("tests/", "benchmarks/", "docs/")) and word.endswith(".py")
     ]
     assert named
     assert [name for name in named if not (CHECKOUT / name).is_file()] == []
