@@ -132,14 +132,15 @@ def test_levels_stay_and_new_nodes_take_their_friends_chain(tmp_path: Path, num_
     assert other.level_sizes == (4, 8)
 
 
-def test_a_new_node_joins_the_smallest_finest_part_where_no_friend_is_in_its_part() -> None:
-    graph = HeteroGraph({"_N": 7}, {ETYPE: (np.array([6]), np.array([3]))})  # node 6 knows node 3, of the other part
-    found = Assignment({"_N": np.array([0, 0, 0, 1, 1, 0, 0], np.int32)}, 2)
-    before = np.array([[0, 0], [0, 0], [0, 1], [1, 2], [1, 3]])
+def test_new_nodes_join_the_finest_part_of_friends_in_their_part_else_the_smallest() -> None:
+    before = np.array([[0, 0]] * 6 + [[0, 1]] * 5 + [[1, 2]] * 3 + [[1, 3]] * 4)
+    # Node 18 has one friend in its own part and three in the other; 19, 20 and 21 know the other part alone.
+    src, dst = np.array([18, 18, 18, 18, 19, 20, 21]), np.array([0, 11, 12, 13, 11, 12, 14])
+    graph = HeteroGraph({"_N": 22}, {ETYPE: (src, dst)})
+    found = Assignment({"_N": np.array([0] * 11 + [1] * 7 + [0] * 4, np.int32)}, 2)
     chains = with_levels(graph, found, (2, 4), {"_N": before}).levels["_N"]
-    assert np.array_equal(chains[:5], before)
-    assert sorted(map(tuple, chains[5:].tolist())) == [(0, 0), (0, 1)]  # of sizes 2 and 1 before
-    assert chains[5].tolist() == [0, 1]
+    assert np.array_equal(chains[:18], before)
+    assert chains[18:].tolist() == [[0, 0], [0, 1], [0, 1], [0, 0]]  # of sizes 7 and 5, then 7 and 7
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [

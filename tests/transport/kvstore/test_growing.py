@@ -12,6 +12,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import GraphEmbError
+from graph_emb.graph.hash_book import key_of
 from graph_emb.graph.original_ids import ArrayIds
 from partition.partitioned import PartPolicy
 from tests.growing_oracle import INIT
@@ -189,6 +190,23 @@ def test_rows_leave_at_barriers_and_slots_are_stale_then() -> None:
     assert found["after"] == [3, 4]
     assert "the slots of 1 ids are stale: rows were evicted 1 times" in found["stale"]
     assert found["left behind"] == [[0.0]]
+
+
+def steps_of_one_server(transport: Any) -> list[int]:
+    """The first step is one of server 0 alone, whose keys are negative, the others are of server 1."""
+    ids = torch.arange(20)
+    low, high = (ids[key_of(ids) < 0][0], ids[key_of(ids) >= 0][0])
+    emb = ge.DistEmbedding(ge.growing(10), 1, "one", eviction=ge.Unused(1))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for id in (low, high, high, high):
+        opt.update(id.view(1), torch.ones(1, 1), emb)
+    transport.barrier()
+    return [int(high), *emb.ids().tolist()]
+
+
+def test_a_server_counts_the_steps_that_touch_none_of_its_rows() -> None:
+    (found,) = Cluster(1, 1, 2).run(steps_of_one_server)
+    assert found == [found[0]] * 2
 
 
 def say_no(transport: Any) -> dict[str, str]:
