@@ -72,7 +72,7 @@ class SkipGramTraining(TableKind):
     @property
     def in_place(self) -> bool:
         """Whether rows are changed in place by the compiled kernel, without an optimizer."""
-        return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32" and not self.composed
+        return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32"
 
     @model_validator(mode="after")
     def _shared_rows_need_an_optimizer(self) -> SkipGramTraining:

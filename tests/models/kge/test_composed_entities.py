@@ -135,6 +135,12 @@ def test_a_training_stops_in_one_process_and_ends_in_two(ranks: Ranks, tmp_path:
     torch.testing.assert_close(resumed.entities, whole.entities, rtol=1e-4, atol=1e-5)
 
 
+def test_the_seed_chooses_buckets() -> None:
+    kept = [KGEModel(12, 2, config_of("hash"), seed=seed).entity for seed in (3, 4)]
+    one, other = (emb.buckets_of(torch.from_numpy(ENTITIES)) for emb in kept if isinstance(emb, ComposedEmbedding))
+    assert not torch.equal(one, other)
+
+
 def test_a_loss_over_all_entities_takes_composed_rows() -> None:
     config = KGEConfig(
         model="complex", dim=8, training="1vsall", batch_size=8, epochs=15, valid_every=0, rule="adagrad", lr=0.3,

@@ -167,6 +167,12 @@ def test_levels_follow_original_ids() -> None:
     torch.testing.assert_close(moved, plain[torch.from_numpy(ORDER)])
 
 
+def test_the_seed_chooses_buckets() -> None:
+    kept = [SkipGram(NODES, config_of("hash"), seed=seed).embedding for seed in (3, 4)]
+    one, other = (emb.buckets_of(torch.from_numpy(IDS)) for emb in kept if isinstance(emb, ComposedEmbedding))
+    assert not torch.equal(one, other)
+
+
 def test_line_trains_both_orders_on_shared_rows() -> None:
     config = LineConfig(dim=8, draws_per_edge=20, rule="adagrad", table="position", levels=(2, 8))
     edges = EdgeSampler.of_graph(graph_of_groups(), draws_per_edge=20)
