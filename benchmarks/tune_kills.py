@@ -2,9 +2,9 @@
 
     python benchmarks/tune_kills.py --root ../shared/data --trials 30 --kills 10
 
-``graph-emb tune deepwalk --dataset cora`` runs as a whole, then again in pieces: all processes of a piece are killed a
-random time after its start, and the next one gives the same command with ``--resume``. Compared are settings, states
-and values of all trials; the best three stand above trial 0, which has the defaults.
+``graph-emb tune deepwalk --dataset cora`` runs as a whole, then again in pieces: all processes of a piece are killed up
+to 2 s after a random one of its trials, and the next one gives the same command with ``--resume``. Compared are
+settings, states and values of all trials; the best three stand above trial 0, which has the defaults.
 """
 
 from __future__ import annotations
@@ -38,9 +38,17 @@ def trials(out: Path) -> list[dict[str, str]]:
         return [{name: own for name, own in row.items() if name != "seconds"} for row in rows]
 
 
-def killed(words: list[str], seconds: float | None) -> bool:
-    """Start a search and kill all its processes after some seconds; whether it was still running."""
+def finished(out: Path) -> int:
+    """How many trials the journal has."""
+    journal = out / "journal.log"
+    return journal.read_text().count('"op_code":4,') if journal.exists() else 0
+
+
+def killed(words: list[str], out: Path, trial: int, seconds: float | None) -> bool:
+    """Start a search and kill all its processes so long after it finished a trial; whether it was still running."""
     job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while job.poll() is None and seconds is not None and finished(out) < trial:
+        time.sleep(0.01)
     try:
         if job.wait(seconds):
             raise SystemExit(f"the search failed with {job.returncode}")
@@ -71,9 +79,10 @@ def main() -> int:
         begin = time.perf_counter()
         subprocess.run(command(args, whole), check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - begin
-        kills, most = 0, 2 * seconds / (args.kills + 1)
-        while killed(command(args, pieces, "--resume"), draw.uniform(1, most) if kills < args.kills else None):
-            kills += 1
+        words, kills = command(args, pieces, "--resume"), 0
+        for trial in sorted(draw.sample(range(args.trials - 1), args.kills)):
+            kills += killed(words, pieces, trial, draw.uniform(0.0, 2.0))
+        killed(words, pieces, args.trials, None)
         one, other = trials(whole), trials(pieces)
         print(f"whole: {len(one)} trials in {seconds:.0f} s; {kills} kills; the same trials: {one == other}")
         ranked = sorted(one, key=lambda row: -float(row["valid"] or 0))
