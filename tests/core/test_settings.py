@@ -59,3 +59,17 @@ def test_settings_are_frozen_and_travel_between_processes() -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.size = 5  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_settings_are_built_when_they_are_first_used() -> None:
+    """A start built those of all models, 60 ms for the one that it trains."""
+
+    class Later(Settings):
+        epochs: Count = Field(default=1, ge=1)
+
+    assert not Later.__pydantic_complete__
+    assert Later.model_fields["epochs"].default == 1
+    with pytest.raises(ConfigError, match=r"Later\.epochs = 0"):
+        Later(epochs=0)
+    assert Later.__pydantic_complete__
+    assert Later(epochs=2).replace(epochs=3).epochs == 3
