@@ -241,6 +241,8 @@ Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
 """What ``group`` returns."""
 DIGIT = 11
 """Bits of a digit of ``group``'s sort: counts of all digits stay in the first cache."""
+POSITION = 30
+"""Bits of a position in a batch, below a row of at most 3 digits in a word that ``group`` sorts."""
 
 
 @njit(cache=True, nogil=True)
@@ -263,37 +265,40 @@ def group(rows: np.ndarray) -> Groups:
     bits = 0
     while together >> bits > 0:
         bits += 1
-    if together < 0 or bits > 3 * DIGIT:
+    if together < 0 or bits > 3 * DIGIT or num >= 1 << POSITION:
         return _chained(rows)
     passes = max(1, (bits + DIGIT - 1) // DIGIT)
     width = (bits + passes - 1) // passes
     mask = (1 << width) - 1
     counts = np.zeros((passes, 1 << width), np.int64)
+    words, others = np.empty(num, np.int64), np.empty(num, np.int64)  # a row, and below it where it occurs
     for i in range(num):
+        words[i] = rows[i] << POSITION | i
         for p in range(passes):
             counts[p, (rows[i] >> (p * width)) & mask] += 1
     # Sort by one digit after the other; equal digits keep their order.
-    keys, order = rows.copy(), np.arange(num)
-    other_keys, other_order = np.empty(num, np.int64), np.empty(num, np.int64)
     for p in range(passes):
         places = counts[p]
         start = 0
         for digit in range(len(places)):
             start, places[digit] = start + places[digit], start
+        shift = POSITION + p * width
         for i in range(num):
-            digit = (keys[i] >> (p * width)) & mask
+            word = words[i]
+            digit = (word >> shift) & mask
             at = places[digit]
             places[digit] = at + 1
-            other_keys[at] = keys[i]
-            other_order[at] = order[i]
-        keys, other_keys, order, other_order = other_keys, keys, other_order, order
+            others[at] = word
+        words, others = others, words
     # Chain the occurrences of each row.
     distinct, first, following = np.empty(num, np.int64), np.empty(num, np.int64), np.full(num, -1)
-    found = 0
+    found, last, before = 0, np.int64(-1), np.int64(-1)
     for i in range(num):
-        if i > 0 and keys[i] == keys[i - 1]:
-            following[order[i - 1]] = order[i]
+        row, position = words[i] >> POSITION, words[i] & ((1 << POSITION) - 1)
+        if row == last:
+            following[before] = position
         else:
-            distinct[found], first[found] = keys[i], order[i]
+            distinct[found], first[found] = row, position
             found += 1
+        last, before = row, position
     return distinct[:found], first[:found], following

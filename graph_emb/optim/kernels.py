@@ -19,9 +19,20 @@ from torch import Tensor
 
 from graph_emb.core.compiled import Groups, group, njit
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import close, memory_of, number_at, opened, put_number, row_chance, row_of, widened
+from graph_emb.optim.rounding import (
+    FAST,
+    close,
+    memory_of,
+    number_at,
+    opened,
+    put_number,
+    row_chance,
+    row_of,
+    subtract,
+    widened,
+)
 from graph_emb.optim.row_numbers import row_numbers
-from graph_emb.optim.row_options import FAST, begin, end
+from graph_emb.optim.row_options import begin, end
 from graph_emb.optim.rule import BOUNDS, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
@@ -125,7 +136,7 @@ def _arrays(grads: Tensor | BagGradients) -> Any:
     return _arrays(grads.grads.float()), grads.source.numpy(), factor.numpy()
 
 
-AHEAD = 8  # rows whose lines are asked for before they are needed
+AHEAD = 16  # rows whose lines are asked for before they are needed
 
 
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
@@ -146,8 +157,7 @@ def _formula(function: Callable[..., None]) -> Callable[..., None]:
 @_formula
 def _sgd_row(row, kept, g, lr, momentum):
     if kept is None:
-        for d in range(g.shape[0]):
-            put_number(row, d, number_at(row, d) - lr * g[d])
+        subtract(row, g, lr, None)
     else:
         for d in range(g.shape[0]):
             b = momentum * kept[d] + g[d]
@@ -246,8 +256,7 @@ def _adagrad_row(row, sums, g, by_row, lr, eps):
         s = sums[0] + square / np.float32(g.shape[0])
         sums[0] = s
         scale = lr / (np.sqrt(s) + eps)
-        for d in range(g.shape[0]):
-            put_number(row, d, number_at(row, d) - scale * g[d])
+        subtract(row, g, scale, square)
 
 
 @_fused
@@ -315,8 +324,8 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
             first_of[d] = m
             if decay is not None:
                 g[d] = scale * m + decay * number_at(row, d)
-            else:
-                put_number(row, d, number_at(row, d) - scale * m)
+        if decay is None:
+            subtract(row, first_of, scale, None)
     if decay is not None:  # LAMB: g is the direction now
         of_row, of_step = np.float32(0.0), np.float32(0.0)
         for d in range(width):
@@ -325,8 +334,7 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
         ratio = lr
         if of_row > 0.0 and of_step > 0.0:
             ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
-        for d in range(width):
-            put_number(row, d, number_at(row, d) - ratio * g[d])
+        subtract(row, g, ratio, None)
 
 
 @_fused

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, mix64, njit
 
+FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
+UPPER = np.uint32(0xFFFF0000)
 DIGITS = {torch.bfloat16: (8, -133), torch.float16: (11, -24)}
 """Binary digits of a number, and the exponent of the smallest step between two, by dtype."""
 
@@ -42,6 +45,17 @@ def widened(word: Any) -> Any:
 
 
 @njit(forceinline=True, error_model="numpy")
+def _float_of(bits: Any) -> Any:
+    return np.uint32(bits).view(np.float32)
+
+
+@njit(forceinline=True, error_model="numpy")
+def _raised(bits: Any) -> Any:
+    """A float32, as uint32, whose upper half is the nearest bfloat16; ties to even. Not of NaN with lower digits."""
+    return np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+
+
+@njit(forceinline=True, error_model="numpy")
 def _doubled(word: Any) -> Any:
     """The float32 of a float16, as int16. No branches."""
     size = np.uint32((np.uint32(word) & np.uint32(0x7FFF)) << np.uint32(13))
@@ -54,7 +68,7 @@ def _doubled(word: Any) -> Any:
 @njit(forceinline=True, error_model="numpy")
 def _nearest_bfloat(bits: Any) -> Any:
     """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even. No branches: loops are vectors."""
-    found = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    found = _raised(bits) >> np.uint32(16)
     return np.uint16(np.uint32(0x7FC0) if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000) else found)  # NaN
 
 
@@ -162,6 +176,69 @@ def _put_number(row, d, number):
 @njit(forceinline=True, error_model="numpy")
 def _put_bits(row: Any, d: int, number: Any) -> None:
     row[d] = number
+
+
+def _pairs_of(context, builder, array, row, p):
+    """The address of two numbers of 16 bits of a row, as one of 32; views of numpy cost more than the loop."""
+    data = context.make_array(array)(context, builder, row).data
+    return builder.gep(builder.bitcast(data, ir.IntType(32).as_pointer()), [p])
+
+
+@intrinsic
+def pair_at(typingctx, row, p):
+    """Numbers 2 p, in the lower half, and 2 p + 1 of a row of 16 bits."""
+
+    def generate(context, builder, sig, args):
+        return builder.load(_pairs_of(context, builder, sig.args[0], *args), align=2)
+
+    return types.uint32(row, p), generate
+
+
+@intrinsic
+def put_pair(typingctx, row, p, pair):
+    """Write what ``pair_at`` reads."""
+
+    def generate(context, builder, sig, args):
+        builder.store(args[2], _pairs_of(context, builder, sig.args[0], *args[:2]), align=2)
+        return context.get_dummy_value()
+
+    return types.void(row, p, types.uint32), generate
+
+
+def subtract(row, g, scale, known):
+    """``row -= scale * g``, rounded to the nearest where the row has 16 bits.
+
+    Args:
+        known: A finite number only if all of g are; None: look.
+    """
+
+
+@overload(subtract, jit_options={"forceinline": True, "fastmath": FAST, "error_model": "numpy"})
+def _subtracted(row, g, scale, known):
+    def by_numbers(row, g, scale, known):
+        for d in range(g.shape[0]):
+            put_number(row, d, number_at(row, d) - scale * g[d])
+
+    def by_pairs(row, g, scale, known):
+        nothing = scale * np.float32(0.0)
+        if known is not None:
+            nothing += known * np.float32(0.0)
+        else:
+            for d in range(g.shape[0]):
+                nothing += g[d] * np.float32(0.0)
+        if nothing != 0.0 or g.shape[0] % 2 > 0:  # infinity and NaN, whose lower digits rounding would carry over
+            for d in range(g.shape[0]):
+                put_number(row, d, number_at(row, d) - scale * g[d])
+            return
+        for p in range(g.shape[0] // 2):
+            pair: Any = pair_at(row, p)  # type: ignore[call-arg]
+            d = np.uint64(2) * np.uint64(p)
+            low = np.float32(_float_of(pair << np.uint32(16)) - scale * g[d])
+            high = np.float32(_float_of(pair & UPPER) - scale * g[d + np.uint64(1)])
+            raised = _raised(high.view(np.uint32)) & UPPER
+            put_pair(row, p, np.uint32(raised | (_raised(low.view(np.uint32)) >> np.uint32(16))))
+
+    return by_pairs if row.dtype == types.uint16 else by_numbers
 
 
 def opened(weight, r, held, bits):

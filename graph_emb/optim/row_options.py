@@ -7,8 +7,8 @@ from numba import types
 from numba.extending import overload
 
 from graph_emb.core.compiled import njit
+from graph_emb.optim.rounding import FAST
 
-FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
 # A helper that is compiled by itself and then put in (forceinline) takes less time to compile than one which is put in
 # as source (inline="always"); the machine code is as fast.
 

@@ -24,7 +24,7 @@ from graph_emb.table.row_memory import allocate, ask_at, copy_at, number_at
 from graph_emb.table.spec import StateSpec, TableSpec
 
 WEIGHT = "weight"
-AHEAD = 6  # rows whose lines are asked for before they are needed
+AHEAD = 12  # rows whose lines are asked for before they are needed
 LENT_BYTES = 1 << 20  # of the smallest block that is kept for the next result
 IDLE_BYTES = 1 << 27  # of all blocks that wait for one
 _idle: deque[np.ndarray] = deque(maxlen=8)

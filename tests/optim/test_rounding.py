@@ -12,7 +12,7 @@ from numba import njit
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically, row_chance
+from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically, row_chance, subtract
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
 
@@ -71,6 +71,40 @@ def test_compiled_loops_widen_and_round_as_torch_does(dtype: torch.dtype, by_cha
         found = rounded_by_kernel(values, dtype, by_chance)
         assert torch.equal(found.isnan(), expected.isnan())
         assert torch.equal(found.nan_to_num(0.5), expected.nan_to_num(0.5))
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+@pytest.mark.parametrize("width", [1, 7, 64, 1024])
+@pytest.mark.parametrize("looked", [False, True])
+def test_rows_are_lessened_as_torch_does(dtype: torch.dtype, width: int, looked: bool) -> None:
+    """Two bfloat16 lie in one word; NaN whose digits are all ones would be rounded to zero by the fast loop."""
+    gen = torch.Generator().manual_seed(0)
+    every = torch.arange(-(2**15), 2**15).to(torch.int16)
+    before = every.view(dtype if dtype.itemsize == 2 else torch.float16).to(dtype).view(-1)
+    bits = torch.randint(-(2**31), 2**31, before.shape, generator=gen).to(torch.int32)
+    near = before.float() * torch.randn(before.shape, generator=gen) * 2.0**-8
+    finite = torch.where(near.isfinite(), near, 0.0)
+    for values in (
+        bits.view(torch.float32),
+        finite,
+        torch.full(before.shape, -1, dtype=torch.int32).view(torch.float32),
+    ):
+        fit = len(before) // width * width
+        weight, g = before[:fit].view(-1, width).clone(), values[:fit].view(-1, width).clone()
+        known = (g * 0.0).sum(1)  # NaN where one is not finite
+        expected = (weight.float() - 2.0 * g).to(dtype)  # a product by two is exact
+        _subtract(memory_of(weight), g.numpy(), known.numpy(), looked)
+        assert torch.equal(weight.isnan(), expected.isnan())
+        assert torch.equal(weight.nan_to_num(0.5), expected.nan_to_num(0.5))
+
+
+@njit
+def _subtract(weight: Any, g: Any, known: Any, looked: bool) -> None:
+    for r in range(len(g)):
+        if looked:
+            subtract(weight[r], g[r], np.float32(2.0), None)
+        else:
+            subtract(weight[r], g[r], np.float32(2.0), known[r])
 
 
 def rounded_by_kernel(values: torch.Tensor, dtype: torch.dtype, by_chance: bool) -> torch.Tensor:
