@@ -35,7 +35,7 @@ import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.core.compiled import njit
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.kernels import AHEAD, share
+from graph_emb.optim.kernels import ASKED, share
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.machine import STATE_SHARE
 from graph_emb.table.row_memory import allocate, prefetch
@@ -177,15 +177,16 @@ def systems(rule: str, args: argparse.Namespace, home: DGLStandalone | None) -> 
 @njit(parallel=True, fastmath=True, nogil=True)
 def _add_rows(weight: Any, one: Any, two: Any, num_states: int, rows: Any, grads: Any, parts: int) -> None:
     """Add gradients, (R, D), to distinct ascending rows of a weight and of up to two states."""
+    ahead = ASKED // ((2 + num_states) * 4 * weight.shape[1])
     for part in prange(parts):
         low, high = share(part, parts, len(rows))
         for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, rows[k + AHEAD])
+            if k + ahead < high:
+                prefetch(weight, rows[k + ahead])
                 if num_states > 0:
-                    prefetch(one, rows[k + AHEAD])
+                    prefetch(one, rows[k + ahead])
                 if num_states > 1:
-                    prefetch(two, rows[k + AHEAD])
+                    prefetch(two, rows[k + ahead])
             r = rows[k]
             for d in range(weight.shape[1]):
                 weight[r, d] += grads[k, d]

@@ -136,7 +136,8 @@ def _arrays(grads: Tensor | BagGradients) -> Any:
     return _arrays(grads.grads.float()), grads.source.numpy(), factor.numpy()
 
 
-AHEAD = 16  # rows whose lines are asked for before they are needed
+ASKED = 16384
+"""Bytes that are asked for before they are needed, of rows, their state and gradients: a third of a first cache."""
 
 
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +167,7 @@ def _sgd_row(row, kept, g, lr, momentum):
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, alone, options, each, by_chance, chance,
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, ahead, alone, options, each, by_chance, chance,
          lr, momentum):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
@@ -176,11 +177,11 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, alone, 
         bits, wide = held.view(np.uint32), np.empty(width, np.float32)
         wide_bits = wide.view(np.uint32)
         for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
+            if k + ahead < high:
+                prefetch(weight, distinct[k + ahead])
                 if buffer is not None:
-                    prefetch(buffer, distinct[k + AHEAD])
-                _ask_for(grads, first[k + AHEAD])
+                    prefetch(buffer, distinct[k + ahead])
+                _ask_for(grads, first[k + ahead])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
             kept = None if buffer is None else opened(buffer, r, wide, wide_bits)
@@ -214,8 +215,8 @@ def _lars_row(row, kept, g, lr, momentum, eta, decay):
 
 
 @_fused
-def _lars(weight, buffer, distinct, first, following, grads, mean, parts, alone, options, each, by_chance, chance,
-          lr, momentum, eta, decay):  # fmt: skip
+def _lars(weight, buffer, distinct, first, following, grads, mean, parts, ahead, alone, options, each, by_chance,
+          chance, lr, momentum, eta, decay):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -224,10 +225,10 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, alone,
         bits, wide = held.view(np.uint32), np.empty(width, np.float32)
         wide_bits = wide.view(np.uint32)
         for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-                prefetch(buffer, distinct[k + AHEAD])
-                _ask_for(grads, first[k + AHEAD])
+            if k + ahead < high:
+                prefetch(weight, distinct[k + ahead])
+                prefetch(buffer, distinct[k + ahead])
+                _ask_for(grads, first[k + ahead])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
             kept = opened(buffer, r, wide, wide_bits)
@@ -260,8 +261,8 @@ def _adagrad_row(row, sums, g, by_row, lr, eps):
 
 
 @_fused
-def _adagrad(weight, total, by_row, distinct, first, following, grads, mean, parts, alone, options, each, by_chance,
-             chance, lr, eps):  # fmt: skip
+def _adagrad(weight, total, by_row, distinct, first, following, grads, mean, parts, ahead, alone, options, each,
+             by_chance, chance, lr, eps):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -270,10 +271,10 @@ def _adagrad(weight, total, by_row, distinct, first, following, grads, mean, par
         bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
         wide_bits = wide.view(np.uint32)
         for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-                prefetch(total, distinct[k + AHEAD])
-                _ask_for(grads, first[k + AHEAD])
+            if k + ahead < high:
+                prefetch(weight, distinct[k + ahead])
+                prefetch(total, distinct[k + ahead])
+                _ask_for(grads, first[k + ahead])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
             sums = opened(total, r, wide, wide_bits)
@@ -338,8 +339,8 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
 
 
 @_fused
-def _adam(weight, first_moment, second_moment, by_row, step, distinct, first, following, grads, mean, parts, alone,
-          options, each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
+def _adam(weight, first_moment, second_moment, by_row, step, distinct, first, following, grads, mean, parts, ahead,
+          alone, options, each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     b1, b2 = np.float32(beta1), np.float32(beta2)
@@ -352,13 +353,13 @@ def _adam(weight, first_moment, second_moment, by_row, step, distinct, first, fo
         bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-                prefetch(first_moment, distinct[k + AHEAD])
-                prefetch(second_moment, distinct[k + AHEAD])
+            if k + ahead < high:
+                prefetch(weight, distinct[k + ahead])
+                prefetch(first_moment, distinct[k + ahead])
+                prefetch(second_moment, distinct[k + ahead])
                 if row_clock:
-                    prefetch(step, distinct[k + AHEAD])
-                _ask_for(grads, first[k + AHEAD])
+                    prefetch(step, distinct[k + ahead])
+                _ask_for(grads, first[k + ahead])
             r = distinct[k]
             if row_clock:
                 step[r] += 1
@@ -476,6 +477,9 @@ def run(
     options, each = _options(rule, state), row_numbers(rule, state, touched)
     optional = each is not None or rule.stochastic_rounding or not _none_at_work(options)
     alone = None if optional or weight.itemsize > 2 else True  # rows of 32 bits are taken where they lie anyway
+    per_row = 2 * weight.shape[1] * weight.itemsize  # a gradient takes as much as its row
+    state_bytes = sum(tensor[:1].nbytes for tensor in shard.state.values())
+    ahead = min(16, 1 + ASKED // (per_row + state_bytes))
     with threads_for(len(touched)) as parts:
         batch = (
             touched,
@@ -484,6 +488,7 @@ def run(
             _arrays(grads),
             mean,
             parts,
+            ahead,
             alone,
             options,
             each,

@@ -18,20 +18,27 @@ from graph_emb.core.errors import ConfigError
 LINE = 64  # bytes of a cache line
 
 
+def aligned(num_bytes: int) -> np.ndarray:
+    """Uninitialised memory, uint8, whose rows meet no more cache lines than they fill.
+
+    numpy allocates, because it asks the kernel for huge pages: random rows of a table of gigabytes then cost fewer
+    misses of the address cache than in torch's own memory. It begins at a cache line, at a page where it is as long.
+    """
+    unit = mmap.PAGESIZE if num_bytes >= mmap.PAGESIZE else LINE
+    block = np.empty(num_bytes + unit, dtype=np.uint8)
+    start = -block.ctypes.data % unit
+    return block[start : start + num_bytes]
+
+
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, table: str) -> Tensor:
     """Uninitialised memory of a table, or an error that names the table and the bytes it asked for.
 
-    On the CPU numpy allocates, because it asks the kernel for huge pages: random rows of a
-    table of gigabytes then cost fewer misses of the address cache than in torch's own memory. It begins at a cache
-    line, at a page where it is as long, so that a row meets no more lines than it fills.
+    On the CPU ``aligned`` memory.
     """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     try:
         if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
-            unit = mmap.PAGESIZE if num_bytes >= mmap.PAGESIZE else LINE
-            block = np.empty(num_bytes + unit, dtype=np.uint8)
-            start = -block.ctypes.data % unit
-            return torch.from_numpy(block[start : start + num_bytes]).view(dtype).view(shape)
+            return torch.from_numpy(aligned(num_bytes)).view(dtype).view(shape)
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
         raise ConfigError(

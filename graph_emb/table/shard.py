@@ -20,11 +20,11 @@ from graph_emb.core.errors import ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_, gather_decayed
-from graph_emb.table.row_memory import allocate, ask_at, copy_at, number_at
+from graph_emb.table.row_memory import aligned, allocate, ask_at, copy_at, number_at
 from graph_emb.table.spec import StateSpec, TableSpec
 
 WEIGHT = "weight"
-AHEAD = 12  # rows whose lines are asked for before they are needed
+AHEAD = 12  # rows whose lines are asked for before they are needed, of 512 bytes; of shorter ones more
 LENT_BYTES = 1 << 20  # of the smallest block that is kept for the next result
 IDLE_BYTES = 1 << 27  # of all blocks that wait for one
 _idle: deque[np.ndarray] = deque(maxlen=8)
@@ -319,7 +319,7 @@ def lend(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Te
             break
         _idle.append(block)
     else:
-        block = np.empty(num_bytes + num_bytes // 8, dtype=np.uint8)  # the next result may be a little longer
+        block = aligned(num_bytes + num_bytes // 8)  # the next result may be a little longer
     result = block[:num_bytes]
     weakref.finalize(result, _keep, block).atexit = False
     return torch.from_numpy(result).view(dtype).view(shape)
@@ -389,9 +389,10 @@ def _copy_rows(jobs: Any, starts: Any, parts: int) -> None:
         for j in range(len(jobs)):
             job = jobs[j]
             begin, end = max(low - starts[j], 0), min(high, starts[j + 1]) - starts[j]
+            ahead = min(max(AHEAD * 512 // job[6], AHEAD // 2), 2 * AHEAD)
             for k in range(begin, end):
-                if k + AHEAD < end:
-                    ask_at(_source(job, k + AHEAD), job[6])
+                if k + ahead < end:
+                    ask_at(_source(job, k + ahead), job[6])
                 copy_at(job[2] + k * job[6], _source(job, k), job[6])
 
 
