@@ -166,7 +166,7 @@ def test_the_json_holds_the_table_and_the_records(example: Example, ogb_root: Pa
 @pytest.mark.data
 def test_the_real_arxiv_runs(example: Example, shared_data: Path, tmp_path: Path) -> None:
     walks = ["model.num_walks=1", "model.walk_length=10", "model.dim=8"]
-    mlp = ["mlp.hidden_dim=16", "mlp.epochs=8", "mlp.dropout=0"]
+    mlp = ["mlp.hidden_dim=16", "mlp.epochs=30", "mlp.dropout=0"]
     assert run(example("arxiv"), shared_data, tmp_path, "--seeds", "0", "--set", *walks, *mlp) == 0
     result = read_record(tmp_path / "deepwalk" / "seed-0.json").finished()
     assert result.parameters == {"embedding": 2 * 169_343 * 8, "mlp": 144 + 272 + 680 + 64}

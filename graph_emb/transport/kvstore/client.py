@@ -6,7 +6,7 @@ Legend: B asked ids, R distinct ids, S rows of a push, D width.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
-from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut, num_distinct
+from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.shard import RowCopy, copy_rows, narrower
+from graph_emb.table.lazy_decay import DECAY
+from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, checked_wire
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.growing_client import GrowingClient
 from graph_emb.transport.kvstore.layout import server_book
-from graph_emb.transport.kvstore.rpc import Exchange, Session, sendable
+from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
-from graph_emb.transport.kvstore.trainer_table import FarRows, TablePull, TrainerTable
+from graph_emb.transport.kvstore.trainer_table import FarRows, TrainerTable
 from graph_emb.transport.local import check_fixed, checked_values, takes_occurrences
 from graph_emb.transport.push_packing import pack
 
@@ -35,6 +36,42 @@ MOST_PENDING = 16
 
 Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
 """From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
+
+
+class TablePull:
+    """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
+
+    Args:
+        table: Where the near rows are.
+        route: Of the asked ids to the servers.
+        own: The servers whose rows are read here.
+        wires: The dtype in which those of each other server come, by server.
+    """
+
+    def __init__(self, table: TrainerTable, route: Route, own: range, wires: Callable[[int], torch.dtype]) -> None:
+        self.route, self._table = route, table
+        pieces = cut(route.counts)
+        self._near = [(start, end) for server, start, end in pieces if server in own]
+        away = [piece for piece in pieces if piece[0] not in own]
+        self._away = [(start, end) for _, start, end in away]
+        decay = table.shard.state[DECAY].item() if table.shard.lazy else None  # the sum as this trainer counts it
+        self.calls: list[Asked] = [(s, "pull", (table.key, decay, wires(s)), (route.ids[i:j],)) for s, i, j in away]
+        self.num_away = sum(end - start for start, end in self._away)
+        self._out = torch.empty(0)
+
+    def read_own(self) -> None:
+        """Read the near rows, while the servers answer."""
+        table, ids = self._table, self.route.ids
+        self._out = lend((len(ids), table.spec.dim), table.spec.dtype, ids.device)
+        for start, end in self._near:
+            table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
+
+    def copy(self, answers: Iterator[Answer]) -> RowCopy:
+        """The rows in the order asked; takes as many answers as there are calls."""
+        for start, end in self._away:
+            self._out[start:end] = next(answers).tensors[0]
+        num, dim = len(self.route.place), self._out.shape[1]
+        return RowCopy(self._out, self.route.place, lend((num, dim), self._out.dtype, self._out.device))
 
 
 class KVStoreTransport(GrowingClient):
@@ -217,7 +254,8 @@ class KVStoreTransport(GrowingClient):
                 distinct = num_distinct(ids)
                 self._count(table, len(ids), distinct, distinct)
                 return found.shard.copy_of(local)
-        own, exact = range(0) if found.pull_handler or found.grows else self._servers, found.spec.dtype
+        grows, exact = found.spec.growth is not None, found.spec.dtype
+        own = range(0) if found.pull_handler or grows else self._servers
         wire = narrower(exact, self.wire_dtype)
         pull = TablePull(found, found.owners.route(ids), own, lambda s: exact if s in self._servers else wire)
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)

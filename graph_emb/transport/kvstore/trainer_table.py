@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graph_emb.graph.partition_book import RangeBook, RankRanges, Route, cut
+from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.lazy_decay import DECAY
-from graph_emb.table.shard import RowCopy, lend
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange
+from graph_emb.transport.kvstore.rpc import Exchange
 
 
 @dataclass
@@ -76,39 +73,3 @@ class FarRows:
 
     def memory(self, column: str) -> Tensor | None:
         return None  # the rows are elsewhere
-
-
-class TablePull:
-    """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
-
-    Args:
-        table: Where the near rows are.
-        route: Of the asked ids to the servers.
-        own: The servers whose rows are read here.
-        wires: The dtype in which those of each other server come, by server.
-    """
-
-    def __init__(self, table: TrainerTable, route: Route, own: range, wires: Callable[[int], torch.dtype]) -> None:
-        self.route, self._table = route, table
-        pieces = cut(route.counts)
-        self._near = [(start, end) for server, start, end in pieces if server in own]
-        away = [piece for piece in pieces if piece[0] not in own]
-        self._away = [(start, end) for _, start, end in away]
-        decay = table.shard.state[DECAY].item() if table.shard.lazy else None  # the sum as this trainer counts it
-        self.calls: list[Asked] = [(s, "pull", (table.key, decay, wires(s)), (route.ids[i:j],)) for s, i, j in away]
-        self.num_away = sum(end - start for start, end in self._away)
-        self._out = torch.empty(0)
-
-    def read_own(self) -> None:
-        """Read the near rows, while the servers answer."""
-        table, ids = self._table, self.route.ids
-        self._out = lend((len(ids), table.spec.dim), table.spec.dtype, ids.device)
-        for start, end in self._near:
-            table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
-
-    def copy(self, answers: Iterator[Answer]) -> RowCopy:
-        """The rows in the order asked; takes as many answers as there are calls."""
-        for start, end in self._away:
-            self._out[start:end] = next(answers).tensors[0]
-        num, dim = len(self.route.place), self._out.shape[1]
-        return RowCopy(self._out, self.route.place, lend((num, dim), self._out.dtype, self._out.device))

@@ -304,6 +304,7 @@ def optimizers_follow(transport: Any) -> list[list[float]]:
         opt = ge.SparseAdagrad([emb], lr=1.0)
         opt.update([4, 2**62], torch.full((2, 1), 2.0), emb)
         transport.flush()
+        transport.barrier()  # state goes with the last optimizer that has it, before another trainer's has begun, too
         opt.close()
         transport.barrier()
     return emb.weight[[4, 2**62, 5]].tolist()
