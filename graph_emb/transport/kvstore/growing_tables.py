@@ -103,7 +103,9 @@ class GrowingCalls:
     def create_growing(self, sender: int, key: Key, spec: TableSpec, owners: str) -> None:
         """Make the table, without rows; a repeated call finds it there."""
         self._agree(sender, key, key)
-        table = self._tables.setdefault(key, GrowingServerTable(spec, owners))
+        if key not in self._tables:
+            self._tables[key] = GrowingServerTable(spec, owners)
+        table = self._tables[key]
         mine = table.spec
         same = (mine.num_rows, mine.dim, mine.dtype) == (spec.num_rows, spec.dim, spec.dtype)
         if not (same and isinstance(table, GrowingServerTable) and table.owners == owners):
