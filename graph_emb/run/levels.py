@@ -65,6 +65,8 @@ def levels_by_type(
         typed: As in ``parallel.assigned``.
     Returns:
         None where rows are not composed of those of parts.
+    Raises:
+        ConfigError: a level has more parts than the graph has nodes.
     """
     model: Any = config.model
     if not isinstance(model, SharedRows) or not model.takes_levels:
@@ -77,6 +79,13 @@ def levels_by_type(
         return levels
     if graph is not None:
         assert model.levels is not None
+        total = sum(graph.num_nodes.values())
+        if max(model.levels) > total:
+            fitting = [num_parts for num_parts in LEVELS if num_parts < total] or [2]
+            raise ConfigError(
+                f"model.levels = {list(model.levels)}: {total} nodes cannot be cut into {max(model.levels)} parts; "
+                f"give fewer, such as model.levels={str(fitting).replace(' ', '')}"
+            )
         found = parallel.levels_of_nodes(config, graph, model.levels, typed)
         parts = np.split(found, np.cumsum(list(graph.num_nodes.values()))[:-1])
         levels = dict(zip(graph.num_nodes, parts, strict=True))

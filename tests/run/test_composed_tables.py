@@ -156,6 +156,8 @@ def test_levels_that_a_run_cannot_have_are_refused(tmp_path: Path) -> None:
     folder = str(partition.build(triples(False), 3, levels=[3, 6], out=tmp_path / "parts", report=False).path)
     with pytest.raises(ge.ConfigError, match=r"model.levels = \[4, 8\]: the partition .* has the levels \[3, 6\]"):
         run(folder, (4, 8))
+    with pytest.raises(ge.ConfigError, match=r"model.levels = \[8, 64, 512\]: \d+ nodes .* such as model.levels=\[8\]"):
+        run(triples(False))  # the default levels, which named no setting on graphs of few nodes
     with pytest.raises(ge.ConfigError, match=r"train.memory = '1MiB': model.table = 'hash' keeps few rows"):
         run(folder, options={"model.table": "hash", "train.memory": "1MiB"})
     with pytest.raises(ge.ConfigError, match="num_hashes = 3 has no effect on table = 'position'"):
