@@ -31,10 +31,9 @@ from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import ArrayIds, OriginalIds
 from graph_emb.table.growing_rows import COUNTS, GrowingRows
-from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.lazy_decay import DECAY
 from graph_emb.table.spec import StateSpec
-from graph_emb.transport.base import LiveRows, TableRows
+from graph_emb.transport.base import TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -246,14 +245,15 @@ class TableShare:
         specs = dict(shard.state_specs) if with_state else {}
         clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
         clocks |= {DECAY: 0.0} if DECAY in clocks else {}  # rows are saved as they are read
-        rows, ids = transport.rows(table.name), table.original_ids
+        grows = isinstance(shard, GrowingRows)
+        rows, ids = [] if grows and delta else transport.rows(table.name), table.original_ids
         share = cls(table.name, table.embedding_dim, table.dtype, specs, ids, rows, clocks)
         if isinstance(shard, GrowingRows):
             if delta:
-                assert isinstance(shard, GrowingShard)  # the only one that knows what changed
-                share.rows, share.total = [LiveRows(shard, shard.touched())], shard.num_rows
-                share.gone, share.halvings = torch.from_numpy(shard.gone()), shard.halvings()
-            ids_of = np.concatenate([np.empty(0, np.int64), *(live.ids for live in cast("list[LiveRows]", share.rows))])
+                changed = transport.changed_rows(table.name)
+                share.rows, share.total, share.halvings = changed.rows, changed.total, changed.halvings
+                share.gone = torch.from_numpy(changed.gone)
+            ids_of = np.concatenate([np.empty(0, np.int64), *(live.ids for live in cast("list[Any]", share.rows))])
             share.ids, share.step = ArrayIds(ids_of, len(ids_of)), shard.step
             share.candidates = {name: torch.from_numpy(values) for name, values in shard.candidates().items()}
         return share

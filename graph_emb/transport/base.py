@@ -23,6 +23,7 @@ from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import BagGradients, Bags
 from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.live_rows import ChangedRows
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 
@@ -165,30 +166,6 @@ class ShardRows:
 
     def memory(self, column: str) -> Tensor | None:
         return self._shard.memory(column)
-
-
-class LiveRows:
-    """The rows of a growing table in this process's reach, as they are at this moment, in the order of their ids.
-
-    Args:
-        shard: Of the table.
-        places: Those of the rows, (R,), in that order; None: of all rows.
-    """
-
-    first_id = 0
-
-    def __init__(self, shard: GrowingShard, places: Tensor | None = None) -> None:
-        self._shard, self._places = shard, shard.in_order() if places is None else places
-        self.num_rows, self.ids = len(self._places), shard.places.original_ids(self._places)
-
-    def read(self, column: str, start: int, stop: int) -> Tensor:
-        return self._shard.column_at(column, self._places[start:stop])
-
-    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        raise AssertionError("rows of growing tables are restored by id")
-
-    def memory(self, column: str) -> Tensor | None:
-        return None
 
 
 class LiveTables(dict[str, T]):
@@ -499,6 +476,12 @@ class Transport(ABC):
         Raises:
             ModeError: ``overwrite`` while prefetched rows would be out of date.
         """
+
+    def changed_rows(self, table: str) -> ChangedRows:
+        """Of a growing table those of ``rows`` that changed since ``GrowingRows.track``, and the ids that left."""
+        shard = self.shard(table)
+        assert isinstance(shard, GrowingShard)
+        return ChangedRows.of(shard)
 
     @abstractmethod
     def close(self) -> None:

@@ -21,12 +21,12 @@ from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.growing_rows import check_total
 from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.live_rows import LiveRows
 from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.table.tier.shard import shard_for
 from graph_emb.transport import columns, lockstep
 from graph_emb.transport.base import (
-    LiveRows,
     LiveTables,
     Push,
     Reach,

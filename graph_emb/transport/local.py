@@ -16,10 +16,11 @@ from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.live_rows import LiveRows
 from graph_emb.table.shard import EmbeddingShard, copy_rows
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.shard import shard_for
-from graph_emb.transport.base import LiveRows, LiveTables, Push, Reach, ShardRows, TableRows, Transport
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
 Handler = TypeVar("Handler")
 

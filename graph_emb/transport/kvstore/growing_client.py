@@ -23,6 +23,7 @@ from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, 
 from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
 from graph_emb.optim.rule import SparseRule, advance
 from graph_emb.table.growing_rows import COUNTS, GrowingRows, check_evicts, check_total
+from graph_emb.table.live_rows import ChangedRows
 from graph_emb.table.shard import narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, TableRows, Transport
@@ -210,6 +211,22 @@ class GrowingClient(Transport):
             first += found[-1].num_rows
         return found
 
+    def changed_rows(self, table: str) -> ChangedRows:
+        found, key = [], self._tables[table].key
+        ids, halvings, total, first = [torch.empty(0, dtype=torch.int64)], 0, 0, 0
+        for server in self._saved:
+            (answer,) = self._exchange.ask([(server, "list_changed", (key,), ())])
+            found.append(ListedRows(self._exchange, server, key, first, answer.tensors[0].numpy()))
+            first += found[-1].num_rows
+            ids.append(answer.tensors[1])
+            halvings, total = answer.value[0], total + answer.value[1]  # all servers halve in the same steps
+        return ChangedRows(found, torch.cat(ids).sort().values.numpy(), halvings, total)
+
+    def track(self, table: str, checkpoint: str | None) -> None:
+        """``GrowingRows.track`` of those servers; a barrier, since other trainers' next pushes are changes already."""
+        self._exchange.ask([(s, "track", (self._tables[table].key, checkpoint), ()) for s in self._saved])
+        self._exchange.barrier()
+
     def candidates_of(self, table: str) -> dict[str, np.ndarray]:
         """``GrowingRows.candidates`` of the servers that this trainer saves."""
         answers = self._exchange.ask([(s, "candidates", (self._tables[table].key,), ()) for s in self._saved])
@@ -240,13 +257,7 @@ class ServedShard(GrowingRows, SharedShard):
         SharedShard.__init__(self, spec, 0, torch.empty((0, spec.dim), dtype=spec.dtype))
         self._client = client
         self.step = self.epoch = 0
-
-    @property
-    def since(self) -> str | None:  # type: ignore[override]
-        raise ModeError(
-            f"table {self.spec.name!r} grows at the servers of kvstore mode, which do not know what changed since a "
-            "checkpoint; leave out base="
-        )
+        self.since = None
 
     def saved_state(self) -> dict[str, Tensor]:
         raise ModeError(
@@ -268,7 +279,7 @@ class ServedShard(GrowingRows, SharedShard):
 
     def clear(self, step: int) -> None:
         self._client.clear(self.spec.name, step)
-        self.step, self.epoch = step, self.epoch + 1
+        self.step, self.epoch, self.since = step, self.epoch + 1, None
 
     def restore(
         self,
@@ -287,7 +298,8 @@ class ServedShard(GrowingRows, SharedShard):
         self._client.send_rows(self.spec.name, "restore_candidates", (), columns)
 
     def track(self, checkpoint: str | None) -> None:
-        """Nothing: see ``since``."""
+        self._client.track(self.spec.name, checkpoint)
+        self.since = checkpoint
 
 
 class ListedRows:

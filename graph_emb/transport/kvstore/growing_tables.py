@@ -15,8 +15,8 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Sums
+from graph_emb.table.live_rows import ChangedRows, LiveRows
 from graph_emb.table.spec import StateSpec, TableSpec
-from graph_emb.transport.base import LiveRows
 from graph_emb.transport.kvstore.rpc import Answer
 from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
 
@@ -183,6 +183,17 @@ class GrowingCalls:
         table.listed = LiveRows(table.grown)
         return Answer(None, torch.from_numpy(table.listed.ids))
 
+    def list_changed(self, sender: int, key: Key) -> Answer:
+        """``list_rows`` of the rows that changed since ``track``; also the ids that left, halvings and all rows."""
+        table = self._growing(key)
+        found = ChangedRows.of(table.grown)
+        (table.listed,) = found.rows
+        return Answer((found.halvings, found.total), torch.from_numpy(found.rows[0].ids), torch.from_numpy(found.gone))
+
+    def track(self, sender: int, key: Key, checkpoint: str | None) -> None:
+        """Know the changes from now on, the rows being those of a checkpoint."""
+        self._growing(key).grown.track(checkpoint)
+
     def read_listed(self, sender: int, key: Key, column: str, start: int, stop: int) -> Answer:
         """Rows [start, stop) of a column, of those that ``list_rows`` told."""
         listed = self._growing(key).listed
@@ -218,6 +229,16 @@ class GrowingCalls:
 
 GROWING_CALLS = {
     *("create_growing", "attach_growing", "grow", "contains", "all_ids", "facts", "end_steps", "evict", "gone_ids"),
-    *("list_rows", "read_listed", "candidates", "frozen_ids", "clear", "restore", "restore_candidates"),
+    *(
+        "list_rows",
+        "list_changed",
+        "track",
+        "read_listed",
+        "candidates",
+        "frozen_ids",
+        "clear",
+        "restore",
+        "restore_candidates",
+    ),
 }
 """Those of them that are answered; ``push_growing`` is not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
+from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.graph.hash_book import key_of
 from graph_emb.graph.original_ids import ArrayIds
 from partition.partitioned import PartPolicy
+from tests.checkpoint.test_deltas import contents, equal
 from tests.growing_oracle import INIT
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
@@ -265,20 +268,88 @@ def test_hogwild_cannot_hold_a_growing_table() -> None:
     assert "table 'growing' grows: its owner makes each row, so hogwild=True cannot hold it" in said
 
 
-def deltas(transport: Any, folder: str) -> str:
-    emb = ge.DistEmbedding(ge.growing(3), 2, "growing")
-    base = ge.save_checkpoint(f"{folder}/0", tables=[emb])
+def save_chain(
+    transport: Any, folder: str, numbers: list[int], load: str | None, shares: list[int] | None = None
+) -> str:
+    """Save ``numbers`` of a chain of three steps each, and a full twin of the last one; trains all given shares.
+
+    Returns:
+        The error of a delta that follows the one before the last.
+    """
+    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **SAVED)
+    fixed = ge.DistEmbedding(20, 2, "fixed", INIT, dtype=torch.float64)
+    opt, other = ge.SparseAdam([emb], lr=0.1), ge.SparseAdagrad([fixed], lr=0.1)
+    everything: dict[str, Any] = {"tables": [emb, fixed], "optimizers": [opt, other]}
+    ranks = shares or [transport.rank]
+    places = [] if load is None else [Path(load)]
+    if load is not None:
+        ge.load_checkpoint(load, **everything)
+    for number in numbers:
+        for step in range(3 * number, 3 * number + 3):
+            ids, grads = (torch.cat(column) for column in zip(*(share(step, r, 2) for r in ranks), strict=True))
+            opt.update(ids, grads, emb)
+            other.update([5 * number + rank for rank in ranks], torch.ones(len(ranks), 2, dtype=torch.float64), fixed)
+            transport.flush()
+            transport.barrier()
+        if number == 2 and 0 in ranks:
+            emb.weight[[-100]] = torch.ones(1, DIM, dtype=torch.float64)
+        base = places[-1] if places else None
+        places.append(ge.save_checkpoint(Path(folder, str(number)), **everything, base=base))
+    ge.save_checkpoint(Path(folder, f"full {numbers[-1]}"), **everything)
     try:
-        ge.save_checkpoint(f"{folder}/1", tables=[emb], base=base)
+        ge.save_checkpoint(Path(folder, "late"), **everything, base=places[-1])
     except GraphEmbError as error:
         return str(error)
     return ""
 
 
-def test_deltas_are_refused(tmp_path: Path) -> None:
-    (said,) = Cluster(1, 1, 1).run(deltas, str(tmp_path))
-    assert "table 'growing' grows at the servers of kvstore mode" in said
-    assert "leave out base=" in said
+def test_a_base_and_deltas_of_servers_are_the_full_save(tmp_path: Path) -> None:
+    """The chain begins at two servers, goes on at four, and ends in one process."""
+    one, many = str(tmp_path / "one"), tmp_path / "many"
+    assert "what changed" in locally(save_chain, one, [0, 1, 2, 3], None, [0, 1])
+    for said in Cluster(2, 1, 2).run(save_chain, str(many), [0, 1], None):
+        assert "what changed in table 'growing' since that checkpoint is not known" in said
+    base, first = many / "0", many / "1"
+    assert equal(contents(ge.merge_checkpoints(base, [first], many / "merged")), contents(many / "full 1"))
+    Cluster(2, 2, 2).run(save_chain, str(many), [2], str(first))
+    second = many / "2"
+    assert equal(contents(ge.merge_checkpoints(base, [first, second], many / "merged")), contents(many / "full 2"))
+    locally(save_chain, str(many), [3], str(second), [0, 1])
+    merged = contents(ge.merge_checkpoints(base, [first, second, many / "3"], many / "merged"))
+    assert equal(merged, contents(tmp_path / "one" / "full 3"))
+    entries = [Checkpoint(place).manifest.tables for place in (first, second)]
+    assert any(entry["growing"].growth.delta.gone for entry in entries)
+    assert [entry["fixed"].num_rows for entry in entries] == [2, 2]
+
+
+def pushed_early(transport: Any, folder: str) -> None:
+    """The first trainer pushes to both servers at once after a save, while the second one is slow to end it."""
+    emb = ge.DistEmbedding(ge.growing(40), 1, "growing")
+    opt = ge.SparseSGD([emb], lr=1.0)
+    emb.grow(torch.arange(40))
+    pushed = Path(folder, "pushed")
+    if transport.rank == 1:
+        track = transport.track
+
+        def slowly(*args: Any) -> None:
+            until = time.monotonic() + 0.5
+            while not pushed.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            track(*args)
+
+        transport.track = slowly
+    base = ge.save_checkpoint(Path(folder, "0"), tables=[emb], optimizers=[opt])
+    if transport.rank == 0:
+        opt.update(torch.arange(40), torch.ones(40, 1), emb)
+        transport.flush()
+        pushed.touch()
+    transport.__dict__.pop("track", None)
+    ge.save_checkpoint(Path(folder, "1"), tables=[emb], optimizers=[opt], base=base)
+
+
+def test_a_push_right_after_a_save_is_in_the_next_delta(tmp_path: Path) -> None:
+    Cluster(2, 1, 2).run(pushed_early, str(tmp_path))
+    assert Checkpoint(tmp_path / "1").manifest.tables["growing"].num_rows == 40
 
 
 def load_frozen(transport: Any, folder: str) -> list[float]:
