@@ -37,6 +37,19 @@ def test_a_launcher_is_ready_without_numba() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_first_result_brings_neither_scikit_learn_nor_pandas_nor_a_compiler_with_it() -> None:
+    """The estimators inherited from scikit-learn's classes: 0.9 s before the first row, for pandas and scipy.stats."""
+    code = (
+        "import sys, networkx as nx, graph_emb as ge\n"
+        "assert ge.DeepWalk(dim=4, num_walks=1).fit_transform(nx.karate_club_graph()).shape == (34, 4)\n"
+        "heavy = {'sklearn', 'pandas', 'scipy.stats', 'scipy.optimize', 'torch._dynamo', 'sympy', 'dgl'}\n"
+        "ours = {'graph_emb.estimators.triples', 'graph_emb.run.families.gnn', 'graph_emb.ogb'}\n"
+        "print(sorted((heavy | ours) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_step_brings_no_compiler_with_it() -> None:
     """torch.optim.Optimizer.add_param_group imports torch._dynamo: 1.2 s of CPU time in every trainer."""
     code = (

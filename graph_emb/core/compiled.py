@@ -148,28 +148,29 @@ def text_stamp(file: Path) -> str:
     root = file.parent
     while (root / "__init__.py").is_file():
         root = root.parent
-    packages = {Path(file.relative_to(root)).parts[0], __name__.partition(".")[0]}
-    found = {file: ""}
+    packages = frozenset({file.relative_to(root).parts[0], __name__.partition(".")[0]})
+    found: dict[Path, str] = {}
     waiting = [file]
     while waiting:
         one = waiting.pop()
-        found[one], imports = _text(one)
-        for module, names in imports:
-            base = root.joinpath(*module.split("."))
-            places = [base.with_suffix(".py"), base / "__init__.py", *(base / f"{name}.py" for name in names)]
-            fresh = [p for p in places if module.partition(".")[0] in packages and p not in found and p.is_file()]
-            found.update(dict.fromkeys(fresh, ""))
-            waiting += fresh
+        if one not in found:
+            found[one], imported = _text(one, root, packages)
+            waiting += imported
     digests = [found[one] for one in sorted(found)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @cache
-def _text(file: Path) -> tuple[str, list[tuple[str, list[str]]]]:
-    """The digest of a module's text, and its imports: the modules with the names that they give."""
+def _text(file: Path, root: Path, packages: frozenset[str]) -> tuple[str, list[Path]]:
+    """The digest of a module's text, and the files of these packages that it imports, which lie below root."""
     text = file.read_bytes() if file.is_file() else b""  # none in a frozen program, which does not change
-    imports = [(module, re.findall(r"\w+", names)) for module, names in _IMPORT.findall(text.decode(errors="replace"))]
-    return hashlib.sha256(text).hexdigest(), imports
+    places = []
+    for module, names in _IMPORT.findall(text.decode(errors="replace")):
+        if module.partition(".")[0] in packages:
+            base = root.joinpath(*module.split("."))
+            places += [base.with_suffix(".py"), base / "__init__.py"]
+            places += [base / f"{name}.py" for name in re.findall(r"\w+", names)]
+    return hashlib.sha256(text).hexdigest(), [place for place in places if place.is_file()]
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -6,54 +6,53 @@ the model's settings and the fields of a run that change its rows, so that there
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from graph_emb.estimators.base import GraphEstimator
-from graph_emb.estimators.networks import LinkEstimator, NetworkEstimator
-from graph_emb.estimators.nodes import NodeEstimator, PathEstimator
-from graph_emb.estimators.triples import TripleEstimator
-from graph_emb.formats.network_files import load_network
-from graph_emb.run.run_folder import read_run
+from graph_emb.core.imports import resolve
 
-DeepWalk = NodeEstimator.of("DeepWalk", "deepwalk", __name__)
-Node2Vec = NodeEstimator.of("Node2Vec", "node2vec", __name__)
-LINE = NodeEstimator.of("LINE", "line", __name__)
-NetMF = NodeEstimator.of("NetMF", "netmf", __name__)
-ProNE = NodeEstimator.of("ProNE", "prone", __name__)
-Metapath2Vec = PathEstimator.of("Metapath2Vec", "metapath2vec", __name__)
-TransE = TripleEstimator.of("TransE", "transe", __name__)
-DistMult = TripleEstimator.of("DistMult", "distmult", __name__)
-ComplEx = TripleEstimator.of("ComplEx", "complex", __name__)
-RotatE = TripleEstimator.of("RotatE", "rotate", __name__)
-SimplE = TripleEstimator.of("SimplE", "simple", __name__)
-RGCN = NetworkEstimator.of("RGCN", "rgcn", __name__)
-GraphSAGE = NetworkEstimator.of("GraphSAGE", "sage", __name__)
-MatrixFactorization = LinkEstimator.of("MatrixFactorization", "mf", __name__)
+if TYPE_CHECKING:
+    from graph_emb.estimators.networks import RGCN, GraphSAGE, MatrixFactorization
+    from graph_emb.estimators.nodes import LINE, DeepWalk, Metapath2Vec, NetMF, Node2Vec, ProNE
+    from graph_emb.estimators.runs import ESTIMATORS, load_run
+    from graph_emb.estimators.triples import ComplEx, DistMult, RotatE, SimplE, TransE
 
-ESTIMATORS: dict[str, type[GraphEstimator]] = {
-    kind.model: kind
-    for kind in (
-        *(DeepWalk, Node2Vec, LINE, NetMF, ProNE, Metapath2Vec),
-        *(TransE, DistMult, ComplEx, RotatE, SimplE),
-        *(RGCN, GraphSAGE, MatrixFactorization),
-    )
+# Found on first use: a walk needs none of the modules of triples and graph networks.
+_HOMES = {
+    "networks": ("RGCN", "GraphSAGE", "MatrixFactorization"),
+    "nodes": ("DeepWalk", "Node2Vec", "LINE", "NetMF", "ProNE", "Metapath2Vec"),
+    "runs": ("ESTIMATORS", "load_run"),
+    "triples": ("TransE", "DistMult", "ComplEx", "RotatE", "SimplE"),
 }
-"""By model."""
+_LAZY = {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # a type checker that sees this takes every name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'graph_emb.estimators' has no attribute {name!r}")
+        value = globals()[name] = resolve(f"graph_emb.estimators.{_LAZY[name]}:{name}")
+        return value
 
 
-def load_run(folder: str | Path) -> GraphEstimator:
-    """The fitted estimator of a run folder: of ``graph-emb train``, of ``ge.pipeline(out=...)`` or of ``save``.
-
-    Raises:
-        ConfigError: the folder is no run.
-        DataError: its files are damaged.
-    Example:
-        >>> ge.pipeline("deepwalk", dataset="digits", out="runs/digits", dim=8, num_walks=1, evaluate=False)
-        >>> ge.load_run("runs/digits").transform([3, 7]).shape
-        (2, 8)
-    """
-    config, metrics, tables = read_run(folder)
-    return ESTIMATORS[config.model.name].of_run(config, metrics, tables, load_network(folder))
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
-__all__ = [*(kind.__name__ for kind in ESTIMATORS.values()), "ESTIMATORS", "load_run"]
+__all__ = [
+    "ComplEx",
+    "DeepWalk",
+    "DistMult",
+    "ESTIMATORS",
+    "GraphSAGE",
+    "LINE",
+    "MatrixFactorization",
+    "Metapath2Vec",
+    "NetMF",
+    "Node2Vec",
+    "ProNE",
+    "RGCN",
+    "RotatE",
+    "SimplE",
+    "TransE",
+    "load_run",
+]

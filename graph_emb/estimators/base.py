@@ -6,21 +6,20 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, cleandoc, signature
+from collections.abc import Callable
+from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from typing_extensions import Self
 
 from graph_emb.config import MODELS, RunConfig, config_text
 from graph_emb.core.errors import ConfigError, LackingError, ModeError, ShapeError, unknown_name
 from graph_emb.core.notebook import card
+from graph_emb.estimators.parameters import Transformer
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, places_of
 from graph_emb.formats.network_files import KeptNetwork, load_network
@@ -38,7 +37,7 @@ OF_RUNS = ("seed", "train.threads", "train.device", "output.context")
 """Fields of a run, by path, that change rows and are no settings of a model."""
 
 
-class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
+class GraphEstimator(Transformer, ABC):
     """A model that gives each node of a graph a row of numbers; ``of`` makes the class of a model.
 
     Settings are keyword arguments and are checked by ``fit``. In a process of a job (torchrun, ``graph-emb launch``)
@@ -58,13 +57,13 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
     """Whether a training's own evaluation is wanted."""
 
     @classmethod
-    def of(cls, name: str, model: str, module: str) -> type[Self]:
-        """The class of a model, with its settings as parameters."""
+    def of(cls, name: str, model: str) -> type[Self]:
+        """The class of a model, with its settings as parameters; it is found, also by pickle, in the package."""
         settings = MODELS[model]
         paths = {field: path for field, path in paths_of(settings).items() if field != "name"}
         paths |= {path.rpartition(".")[2]: path for path in OF_RUNS if path not in settings.without}
         fields = {field: _field(settings, field, path) for field, path in paths.items()}
-        made = type(name, (cls,), {"model": model, "paths": paths, "__module__": module})
+        made = type(name, (cls,), {"model": model, "paths": paths, "__module__": __package__})
         made.__init__ = _constructor({field: known.default for field, known in fields.items()})  # type: ignore[misc]
         lines = [f"    {field}: {known.description}; default {known.default!r}" for field, known in fields.items()]
         pieces = (settings.__doc__ or name, "\n".join(["Parameters, by keyword:", *lines]), cls.__doc__ or "")
@@ -73,10 +72,7 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
 
     def _repr_html_(self) -> str:
         """Parameters that are no defaults and, of a fitted one, sizes and scores; scikit-learn's own takes 46 KB."""
-        facts: dict[str, Any] = {}
-        for name, known in self._parameters().items():
-            if (value := getattr(self, name)) is not known.default and value != known.default:
-                facts[name] = repr(value)
+        facts: dict[str, Any] = self._changed()
         if "config_" not in self.__dict__:
             return card(f"{type(self).__name__}, not fitted", facts)
         for name, table in self.tables_.items():
@@ -240,10 +236,6 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
                 return f"{name}.{field}{text.removeprefix(path)}"
         return f"{name}{text.removeprefix(settings)}" if text.startswith(settings) else text
 
-    @classmethod
-    def _parameters(cls) -> Mapping[str, Parameter]:
-        return signature(cls).parameters
-
     def _keep(
         self,
         config: RunConfig,
@@ -275,7 +267,10 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
 
     def _main(self, table: str | None = None) -> Embeddings:
         """A table; None: the main one."""
-        check_is_fitted(self)
+        if "config_" not in self.__dict__:
+            from sklearn.utils.validation import check_is_fitted
+
+            check_is_fitted(self)  # raises scikit-learn's NotFittedError
         if not self.tables_:
             raise ModeError("the rows are with the first process of the job; ask there, where embedding_ is not None")
         if table is not None and table not in self.tables_:
@@ -285,6 +280,8 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
     def _checked_array(self, graph: Any, *, reset: bool) -> Any:
         """Arrays, lists of rows and sparse matrices as scikit-learn checks them; anything else as it is."""
         if is_matrix(graph):
+            from sklearn.utils.validation import check_non_negative, validate_data
+
             graph = validate_data(self, graph, accept_sparse=("coo", "csr", "csc"), reset=reset)
             check_non_negative(graph, type(self).__name__)
             return graph

@@ -35,6 +35,7 @@ class NetworkEstimator(TriplePredictions):
     """
 
     evaluates: ClassVar[bool] = True
+    seed: int
     _made: tuple[Embeddings, RebuiltNetwork] | None = None
     """Rows of the target nodes under their names, with the network that gave them."""
 
@@ -202,6 +203,11 @@ class LinkEstimator(GraphEstimator):
         if self._network is None:
             raise LackingError("the predictor is not kept with this mf, of an earlier version; train it again")
         return kept_scores(self._network, main.weights)(torch.from_numpy(pair_places(main, pairs))).numpy()
+
+
+RGCN = NetworkEstimator.of("RGCN", "rgcn")
+GraphSAGE = NetworkEstimator.of("GraphSAGE", "sage")
+MatrixFactorization = LinkEstimator.of("MatrixFactorization", "mf")
 
 
 def _typed(names: Sequence[str]) -> NDArray[Any]:

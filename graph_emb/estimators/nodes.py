@@ -68,6 +68,8 @@ class PairEstimator(GraphEstimator):
 class NodeEstimator(PairEstimator):
     """Nodes and edges of one type each; weights of edges are followed."""
 
+    threads: int | None
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.input_tags.pairwise = tags.input_tags.positive_only = True
@@ -102,6 +104,14 @@ class NodeEstimator(PairEstimator):
 
 class PathEstimator(PairEstimator):
     """Nodes of several types, joined by edges of several types; ``tables_`` has the rows of each type on the path."""
+
+
+DeepWalk = NodeEstimator.of("DeepWalk", "deepwalk")
+Node2Vec = NodeEstimator.of("Node2Vec", "node2vec")
+LINE = NodeEstimator.of("LINE", "line")
+NetMF = NodeEstimator.of("NetMF", "netmf")
+ProNE = NodeEstimator.of("ProNE", "prone")
+Metapath2Vec = PathEstimator.of("Metapath2Vec", "metapath2vec")
 
 
 def edges_of(graph: Any) -> NDArray[Any]:

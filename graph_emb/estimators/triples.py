@@ -117,6 +117,13 @@ class TripleEstimator(TriplePredictions):
         return frame_of(graph)
 
 
+TransE = TripleEstimator.of("TransE", "transe")
+DistMult = TripleEstimator.of("DistMult", "distmult")
+ComplEx = TripleEstimator.of("ComplEx", "complex")
+RotatE = TripleEstimator.of("RotatE", "rotate")
+SimplE = TripleEstimator.of("SimplE", "simple")
+
+
 def frame_of(source: Any) -> Any:
     """Three columns as a data frame of head, relation and tail; anything else as it is."""
     import pandas as pd

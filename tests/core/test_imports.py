@@ -33,10 +33,20 @@ def test_a_collector_that_was_off_stays_off_and_an_error_turns_it_on_again() -> 
 
 
 def test_what_was_made_inside_is_old_and_the_next_collection_of_the_young_passes_it_over() -> None:
+    before = gc.get_freeze_count()
     with importing():
         made = [{"one": []}]
     assert any(one is made for one in gc.get_objects(generation=2))
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= before
+
+
+@pytest.mark.parametrize("own", [0, 375])
+def test_what_python_itself_has_frozen_keeps_nothing_young(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts with 375 frozen objects: torch's objects stayed young there, two tenths of a second in fit."""
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: own)
+    with importing():
+        made = [{"one": []}]
+    assert any(one is made for one in gc.get_objects(generation=2))
 
 
 def test_garbage_of_a_compiler_stays_young() -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import graph_emb as ge
 from graph_emb.config import MODELS, config_from
@@ -59,8 +62,24 @@ def test_params_change_and_clone() -> None:
     copy = clone(made)
     assert copy.get_params() == made.get_params()
     assert repr(copy) == "Node2Vec(dim=8, p=0.5, q=2.0)"
-    with pytest.raises(ValueError, match="Invalid parameter 'widnow'"):
-        made.set_params(widnow=3)
+    with pytest.raises(ValueError, match=r"unknown setting of Node2Vec 'widnow'.*did you mean 'window'"):
+        made.set_params(q=3.0, widnow=3)
+    assert made.q == 2.0  # nothing of a refused call is taken
+
+
+def test_a_long_setting_is_shown_short_and_an_array_is_compared() -> None:
+    assert repr(ge.DeepWalk(warm_start="x" * 4000)).startswith("DeepWalk(warm_start='xxx")
+    assert len(repr(ge.DeepWalk(warm_start="x" * 4000))) < 250
+    assert "array" in repr(ge.DeepWalk(dim=np.ones(3)))
+
+
+def test_a_pipeline_of_scikit_learn_shows_and_changes_an_estimator() -> None:
+    made = make_pipeline(ge.DeepWalk(**QUICK), StandardScaler())
+    assert "DeepWalk(dim=4, num_walks=1, walk_length=5, threads=1)" in repr(made).replace("\n", " ")
+    assert "DeepWalk" in made._repr_html_()
+    assert made.set_params(deepwalk__dim=2).get_params()["deepwalk__dim"] == 2
+    with config_context(enable_metadata_routing=True):
+        assert clone(made).fit_transform(RING).shape == (8, 2)
 
 
 @pytest.mark.parametrize(

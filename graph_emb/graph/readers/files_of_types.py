@@ -62,7 +62,7 @@ Masks = dict[Literal["train", "valid", "val", "test"], str]
 Ids = Any  # int64 (R,), or an Arrow string column
 
 
-class TypeFiles(BaseModel, extra="forbid", frozen=True):
+class TypeFiles(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """Keys that node and edge types share.
 
     Attributes:
@@ -130,7 +130,7 @@ class EdgeFiles(TypeFiles, frozen=True):
         return self
 
 
-class Description(BaseModel, extra="forbid", frozen=True):
+class Description(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """The whole file."""
 
     name: str | None = None

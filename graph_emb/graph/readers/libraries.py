@@ -130,17 +130,17 @@ def _columns(frame: Any) -> dict[str, NDArray]:
     return {name: frame[name].detach().cpu().numpy() for name in frame}
 
 
-class _Format(BaseModel, extra="forbid"):
+class _Format(BaseModel, extra="forbid", defer_build=True):
     name: Literal["csv", "numpy", "parquet"]
     delimiter: str = Field(default=" ", min_length=1, max_length=1)
 
 
-class _Data(BaseModel, extra="ignore"):
+class _Data(BaseModel, extra="ignore", defer_build=True):
     format: _Format
     data: list[str]
 
 
-class _Metadata(BaseModel, extra="ignore"):
+class _Metadata(BaseModel, extra="ignore", defer_build=True):
     """The fields that DGL's pipeline reads; GSProcessing adds others."""
 
     graph_name: str = "graph"
