@@ -15,12 +15,17 @@ from graph_emb.graph.datasets import available
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag of a command: its spellings, its help, and whether a value follows, perhaps one of ``choices``."""
+    """A flag of a command: its spellings, its help, whether a value follows, and words that it may be.
+
+    Attributes:
+        closed: Whether the value is one of ``choices``; otherwise a file may follow, too.
+    """
 
     names: tuple[str, ...]
     text: str
     takes_value: bool
     choices: tuple[str, ...]
+    closed: bool
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def grammar() -> dict[str, Spot]:
                 text = (action.help or "").partition(";")[0] % {"default": action.default}
                 known = available() if "--dataset" in action.option_strings else action.choices or ()
                 takes, choices = action.nargs != 0, tuple(map(str, known))
-                flags.append(Flag(tuple(action.option_strings), text, takes, choices))
+                flags.append(Flag(tuple(action.option_strings), text, takes, choices, bool(action.choices)))
         if name in TRAINS:
             words |= dict.fromkeys(MODELS, "model")
         found[name] = Spot(words, tuple(flags))
@@ -142,7 +147,11 @@ _graph_emb() {{
     fi
     compadd -- ${{=offered}} || _files
 }}
-compdef _graph_emb graph-emb
+if [[ $funcstack[1] == _graph-emb ]]; then
+    _graph_emb  # the file is the function of its name, and this its first call
+else
+    compdef _graph_emb graph-emb
+fi
 """
 
 
@@ -163,10 +172,11 @@ def fish(spots: Mapping[str, Spot]) -> str:
     ]
     for name, spot in spots.items():
         here = f"complete -c graph-emb -n {shlex.quote(f'__graph_emb_at {shlex.quote(name)}')}"
-        lines += [f"{here} -a {word} -d {_fish(text)}" for word, text in spot.words.items()]
+        lines += [f"{here} -f -a {word} -d {_fish(text)}" for word, text in spot.words.items()]
         for flag in spot.flags:
             names = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in flag.names)
-            given = f" -r -a {_fish(' '.join(flag.choices))}" if flag.choices else " -r" if flag.takes_value else ""
+            given = " -x" if flag.closed else " -r -F" if flag.takes_value else ""
+            given += f" -a {_fish(' '.join(flag.choices))}" if flag.choices else ""
             lines.append(f"{here} {names}{given} -d {_fish(flag.text)}")
     return "\n".join(lines) + "\n"
 

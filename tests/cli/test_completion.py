@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +56,56 @@ def test_bash_offers_every_flag_of_every_command(script: Path) -> None:
     assert len(leaves) > 15
     for name, leaf in leaves.items():
         assert completed(script, *name.split(), "-") == set(leaf.flags())
+
+
+CASES = {
+    ("tr",): {"train"},
+    ("-q", "eval", "li"): {"link"},
+    ("train", "deepw"): {"deepwalk"},
+    ("train", "deepwalk", "--checkp"): {"--checkpoint-every"},
+    ("export", "runs/a", "--format", ""): {"npy", "parquet", "word2vec", "pt"},
+    ("train", "deepwalk", "--dataset", "ogbl-d"): {"ogbl-ddi"},
+    ("completion", ""): {"bash", "zsh", "fish"},
+    ("train", "deepwalk", "--out", "some"): {"somefile"},
+}
+"""What each shell offers for the last word, in a folder with one file."""
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish: apt-get install fish")
+def test_fish_completes_commands_flags_and_values(tmp_path: Path) -> None:
+    (tmp_path / "somefile").touch()
+    file = tmp_path / "script.fish"
+    file.write_text(SCRIPTS["fish"](grammar()), encoding="utf-8")
+    asked = [
+        f"echo =; complete -C {shlex.quote(shlex.join(['graph-emb', *words[:-1]]) + ' ' + words[-1])}"
+        for words in CASES
+    ]
+    line = ["fish", "--no-config", "-c", f"source {shlex.quote(str(file))}; {'; '.join(asked)}"]
+    variables = {**os.environ, "HOME": str(tmp_path / "home")}
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=tmp_path, env=variables)
+    answers = done.stdout.split("=\n")[1:]
+    assert done.stderr == ""
+    assert [{told.split("\t")[0] for told in answer.splitlines()} for answer in answers] == list(CASES.values())
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh: apt-get install zsh")
+@pytest.mark.parametrize("way", ["autoload -Uz _graph-emb", "source ./_graph-emb"])
+def test_zsh_completes_commands_flags_and_values(tmp_path: Path, way: str) -> None:
+    """The file in $fpath defined its function and offered nothing: the first tab of a session did nothing."""
+    (tmp_path / "_graph-emb").write_text(SCRIPTS["zsh"](grammar()), encoding="utf-8")
+    lines = [
+        "compdef() { registered=$1 }",
+        "compadd() { shift; local found=(${(M)@:#$PREFIX*}); print -l -- $found; (( $#found )) }",
+        "_files() { print -l -- ${(M)${:-somefile}:#$PREFIX*} }",
+        f"registered=_graph-emb; fpath=(. $fpath); {way}",
+    ]
+    for words in CASES:
+        lines += [
+            f"words=(graph-emb {shlex.join(words)}); CURRENT=$#words; PREFIX=${{words[-1]}}; print =; $registered"
+        ]
+    done = subprocess.run(["zsh", "-fc", "\n".join(lines)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr == ""
+    assert [set(answer.split()) for answer in done.stdout.split("=\n")[1:]] == list(CASES.values())
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
