@@ -395,6 +395,7 @@ class RunConfig(Settings):
             ("exchange_walks", model.exchange_walks, model.in_place or paced),
             ("negative_pool", model.negative_pool, model.in_place),
             ("remote_negatives", model.remote_negatives, model.in_place and not paced and not self.parallel.hogwild),
+            ("overlap", model.overlap, model.in_place and not paced and not self.parallel.hogwild),
             ("hogwild", self.parallel.hogwild, model.in_place or paced),
         ):
             if value and not honoured:

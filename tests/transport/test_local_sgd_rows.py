@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.transport.local_sgd_rows import LocalSGDRows
+from graph_emb.transport.local_sgd_rows import LocalSGDRows, OverlappedRows
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -65,6 +65,98 @@ def test_changes_of_all_ranks_add_up(ranks: Ranks, world_size: int, names: list[
     for _, _, rows, steps in found:
         assert all(torch.equal(mine, table) for mine, table in zip(rows, tables, strict=True))
         assert steps == TURNS
+
+
+def overlapped_on_a_rank(names: list[str], turns: int) -> list[Any]:
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        book = ge.RangeBook(BOUNDS)
+        tables = [ge.DistEmbedding(NUM, DIM, name, part_policy=book) for name in names]
+        low, high = tables[0].shard.first_id, tables[0].shard.first_id + tables[0].shard.num_rows
+        copies, seen = OverlappedRows(transport, names), []
+        for half in (range(turns), range(turns, turns + 1), range(0)):
+            ids = [[wanted(turn, transport.rank, t, low, high) for t in range(len(names))] for turn in half]
+            copies.plan(ids)
+            for turn, of_turn in zip(half, ids, strict=True):
+                pulled = copies.copies()
+                seen.append([rows.clone() for rows in pulled])
+                for t, rows in enumerate(pulled):
+                    rows += change(turn, transport.rank, t, of_turn[t])
+                    tables[t].shard.weight += own_change(turn, transport.rank)
+            copies.finish()
+        assert copies.seconds > 0
+        return [(low, high), seen, [table.weight[:] for table in tables], transport.traffic.steps]
+    finally:
+        ge.shutdown()
+
+
+def own_change(turn: int, rank: int) -> float:
+    return 1000.0 * (turn + 1) + rank
+
+
+@pytest.mark.parametrize(("world_size", "names"), [(2, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b"])])
+def test_overlapped_copies_are_an_interval_old_with_own_changes_on_top(
+    ranks: Ranks, world_size: int, names: list[str]
+) -> None:
+    turns = 6
+    found = ranks.run(overlapped_on_a_rank, world_size, names, turns)
+    tables = [torch.zeros(NUM, DIM) for _ in names]
+    nothing = [[torch.zeros(NUM, DIM) for _ in names] for _ in range(world_size)]
+    for half in (range(turns), range(turns, turns + 1)):
+        before, under_way, waiting = [table.clone() for table in tables], nothing, nothing
+        for turn in half:
+            now, made = [table.clone() for table in tables], []
+            for rank, ((low, high), seen, _, _) in enumerate(found):
+                made.append([torch.zeros(NUM, DIM) for _ in names])
+                for t, table in enumerate(tables):
+                    ids = wanted(turn, rank, t, low, high)
+                    expected = before[t] + under_way[rank][t] + waiting[rank][t]
+                    assert torch.equal(seen[turn][t], expected[ids]), (turn, rank, t)
+                    made[-1][t][ids] = change(turn, rank, t, ids)
+                    table[low:high] += own_change(turn, rank)
+            for rank in range(world_size):
+                for t, table in enumerate(tables):
+                    table += waiting[rank][t]
+            before, under_way, waiting = now, waiting, made
+        for rank in range(world_size):
+            for t, table in enumerate(tables):
+                table += waiting[rank][t]
+    for _, _, rows, steps in found:
+        assert all(torch.equal(mine, table) for mine, table in zip(rows, tables, strict=True))
+        assert steps == turns + 1
+
+
+def out_of_order() -> list[str]:
+    said = []
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
+        copies = OverlappedRows(transport, [table.name])
+        none = [[torch.empty(0, dtype=torch.int64)]]
+        copies.plan(none)
+        copies.copies()
+        for call in (copies.copies, lambda: copies.plan(none)):
+            try:
+                call()
+            except ge.ModeError as error:
+                said.append(str(error))
+        copies.finish()
+        copies.plan(none)
+        try:
+            copies.finish()
+        except ge.ModeError as error:
+            said.append(str(error))
+        return said
+    finally:
+        ge.shutdown()
+
+
+def test_intervals_come_in_their_order(ranks: Ranks) -> None:
+    for said in ranks.run(out_of_order, 2):
+        assert len(said) == 3
+        assert "no interval is planned; call plan first" in said[0]
+        assert "not finished; finish them first" in said[1]
+        assert "1 intervals of copies are left" in said[2]
 
 
 def fetched_before() -> Tensor:

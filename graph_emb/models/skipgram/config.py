@@ -54,6 +54,9 @@ class SkipGramTraining(TableKind):
         le=1 << 24,
         description="sgd, and kvstore: walks of each trainer between two exchanges; null: by graph and training",
     )
+    overlap: Annotated[bool, At("parallel.overlap")] = Field(
+        default=False, description="sgd: rows travel between trainers while they train, and are an interval older"
+    )
     remote_negatives: Annotated[Count | None, At("parallel.remote_negatives")] = Field(
         default=None,
         ge=1,
@@ -150,6 +153,8 @@ class SkipGramConfig(SkipGramTraining):
             ranks, whose rows travel; the rest are the rank's own, and all are weighted so that the expected step is
             that of one process (``NearNegativeSampler``). Few of them count much each: steps are bounded, and vary
             more, which costs quality at high rates. None: as one process draws them. No effect on typed negatives.
+        overlap: There, in collective mode: exchanges travel in the background while the next walks train, and changes
+            are seen an interval later (``OverlappedRows``): less waiting between machines, other rows.
         negative_pool: There, a rank's draws that its walks share as negatives until the next exchange, each used
             several times: without bias, and fewer rows travel, but the negatives vary less. 0: no pool.
         path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process's reach and on copies

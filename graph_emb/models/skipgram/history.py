@@ -34,6 +34,9 @@ class SkipGramProgress:
         lr: The learning rate of the next walk.
         local_share: Where several ranks train: the share of needed rows that lay with the rank that needed them.
         bytes_sent: Walkers, ids, rows and gradients sent between ranks so far.
+        exchange_seconds: Mean over the ranks of the time of exchanges of rows so far: laying out, travelling, waiting
+            for others, adding up.
+        hidden_share: The share of it during which the rank trained; 0 where exchanges do not overlap.
 
     With several ranks every number but ``seconds`` counts all of them, and every rank has the same lines.
     """
@@ -46,6 +49,8 @@ class SkipGramProgress:
     lr: float
     local_share: float = 1.0
     bytes_sent: int = 0
+    exchange_seconds: float = 0.0
+    hidden_share: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a line of JSON; an unknown loss is None."""
@@ -65,7 +70,7 @@ class RankTotals:
 
     def __init__(self, sampler: PartitionedWalkSampler, transport: Any, steps: Steps) -> None:
         self._sampler, self._transport, self._steps = sampler, transport, steps
-        self.rank = sampler.rank
+        self.rank, self.num = sampler.rank, 1 if sampler.group is None else sampler.world_size
         self._before = (0, 0, 0) if sampler.group is None else self._counted()
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -83,6 +88,10 @@ class RankTotals:
         if isinstance(self._steps, ExchangeSteps):  # own rows are not even asked for
             return self._steps.used, self._steps.own, sent
         return needed, own, sent
+
+    def exchange_seconds(self) -> tuple[float, float]:
+        """Time of this rank's exchanges so far, and the part of it that training hid."""
+        return self._steps.exchange_seconds if isinstance(self._steps, ExchangeSteps) else (0.0, 0.0)
 
     def _counted(self) -> tuple[int, int, int]:
         traffic = self._transport.traffic
@@ -168,9 +177,11 @@ class TrainingLog:
             return
         loss = self._loss / self._pairs if self._pairs else math.nan
         seconds, lr = self.seconds, self._lr_at(self.walks)
-        used, own, sent = (int(number) for number in self._ranks.sum(np.array(self._ranks.traffic(), np.float64)))
-        share = own / used if used else 1.0
-        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent)
+        sums = self._ranks.sum(np.array([*self._ranks.traffic(), *self._ranks.exchange_seconds()], np.float64))
+        used, own, sent = (int(number) for number in sums[:3])
+        share, hidden = own / used if used else 1.0, float(sums[4] / sums[3]) if sums[3] else 0.0
+        of_rank = float(sums[3]) / self._ranks.num
+        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent, of_rank, hidden)
         rows = self._model.embedding.weight[torch.from_numpy(self._seen)]
         # The loss cannot tell: the kernel's sigmoid clamps its argument.
         if self._ranks.sum(np.array([not torch.isfinite(rows).all()], np.float64))[0]:
@@ -179,6 +190,7 @@ class TrainingLog:
             )
         self.history.append(line)
         travel = f", {share:.0%} local, {sent / 2**20:,.0f} MiB sent" if used else ""
+        travel += f", {hidden:.0%} of exchanges hidden" if hidden else ""
         self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB{travel}")
         self._loss, self._pairs, self._last_line = 0.0, 0.0, seconds
         if self._on_line is not None:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,7 +27,8 @@ from graph_emb.models.skipgram.steps import (
 )
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
-from graph_emb.transport.local_sgd_rows import LocalSGDRows
+from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.local_sgd_rows import LocalSGDRows, OverlappedRows
 
 EXCHANGES = 400
 """Exchanges of a whole training by default, at most."""
@@ -36,6 +39,8 @@ MOST_WALKS = 1 << 14
 """Walks of a rank between two exchanges, at most, by default where own rows are not copied."""
 MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
+LEAST_INTERVALS = 16
+"""Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
 
 
 def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int, rate: float) -> int:
@@ -113,6 +118,23 @@ class PushedCopies:
         self._optimizer.zero_grad()
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """Walks of an interval, and the rows that they need by number: own rows first, then copies.
+
+    Attributes:
+        piece: The walks as they came.
+        walks, negatives: Shapes (B, L) and (B, S * K), of numbers.
+        others: Nodes of other ranks by number, (N,), the first ``num_tokens`` of them tokens.
+    """
+
+    piece: WalkBatch
+    walks: np.ndarray
+    negatives: np.ndarray
+    others: Tensor
+    num_tokens: int
+
+
 class ExchangeSteps:
     """SGD as ``InPlaceSteps`` takes it, with an exchange every ``exchange_walks`` walks of each rank.
 
@@ -120,6 +142,9 @@ class ExchangeSteps:
     on the copies as if all were here, and sends the owners by how much each copy has changed; an owner adds up what
     comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks (local SGD, as
     word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+
+    With ``overlap`` they travel while the next walks train, and every change is seen one
+    interval later (``OverlappedRows``); at the end of a batch all rows are whole.
 
     In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
     machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
@@ -136,6 +161,8 @@ class ExchangeSteps:
         pool, threads: Threads of this rank; they share rows without locks.
         size: Walks between two exchanges, of all ranks that walk together; see ``walks_together``.
         wait: Barrier between pulling rows and pushing changes, so that every trainer pulls before any pushes.
+    Attributes:
+        intervals: Intervals that a batch should have, at least.
     """
 
     def __init__(
@@ -151,10 +178,19 @@ class ExchangeSteps:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
         self._negatives = near_negatives(model, negatives)
         self._kernel = Kernel(model.config, self._negatives)
-        self._copies = LockstepCopies(model) if model.embedding.transport.lockstep else PushedCopies(model, wait)
+        transport = model.embedding.transport
+        self._copies: LockstepCopies | PushedCopies | None = None
+        self._overlapped: OverlappedRows | None = None
+        if model.config.overlap and isinstance(transport, CollectiveTransport):
+            self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
+            self._overlapped = OverlappedRows(transport, [table.name for table in model.tables])
+        else:
+            self._copies = LockstepCopies(model) if transport.lockstep else PushedCopies(model, wait)
         self.size = size
+        self.intervals = 1 if self._overlapped is None else LEAST_INTERVALS
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
+        self._seconds = 0.0
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
@@ -166,31 +202,60 @@ class ExchangeSteps:
             for reach in reaches
         )
 
+    @property
+    def exchange_seconds(self) -> tuple[float, float]:
+        """Time of exchanges so far, waiting for others included, and of it the time during which this rank trained."""
+        rows = self._overlapped
+        return (self._seconds, 0.0) if rows is None else (rows.seconds, rows.hidden)
+
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
-        return summed(self._exchange(piece) for piece in batch.cut(self.size))
+        if self._overlapped is None:
+            return summed(self._exchange(piece) for piece in batch.cut(self.size))
+        numbered = [self._number(piece) for piece in batch.cut(self.size)]
+        tables = len(self._model.tables)
+        self._overlapped.plan([[one.others[: one.num_tokens], one.others][-tables:] for one in numbered])
+        sums = [self._train(one, [rows.numpy() for rows in self._overlapped.copies()]) for one in numbered]
+        self._overlapped.finish()
+        return summed(sums)
 
     def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
         """Pull, train, push; also without a walk, because other ranks may have some."""
-        reaches = [table.transport.in_reach(table.name) for table in self._model.tables]
-        first_id, tables = reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
+        assert self._copies is not None
+        numbered = self._number(piece)
+        begun = time.perf_counter()
+        copies = self._copies.pull(numbered.others, numbered.num_tokens)
+        pulled = time.perf_counter()
+        sums = self._train(numbered, copies)
+        trained = time.perf_counter()
+        self._copies.give_back()
+        self._seconds += pulled - begun + time.perf_counter() - trained
+        return sums
+
+    def _number(self, piece: WalkBatch) -> Numbered:
+        """Draw the negatives of the walks and number the rows of both."""
+        reach = self._model.embedding.transport.in_reach(self._model.embedding.name)
         drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index, self._shared_negatives(piece))
         walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
         config = self._model.config
-        block = (config.block, config.shared_negatives, first_id, len(tables[0]))
+        block = (config.block, config.shared_negatives, reach.first_id, len(reach.weight))
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
         self.used, self.own = self.used + used, self.own + own
-        copies = self._copies.pull(torch.from_numpy(others), num_tokens)
+        return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens)
+
+    def _train(self, numbered: Numbered, copies: list[np.ndarray]) -> tuple[float, float]:
+        """Train on own rows and on copies of others in place."""
+        tables = [table.transport.in_reach(table.name).weight.numpy() for table in self._model.tables]
         pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
+        piece = numbered.piece
 
         def part(low: int, high: int) -> tuple[float, float]:
             index = piece.index[low:high]
             rate = (self._decay.at(piece.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
-            return self._kernel.run(walks[low:high], negatives[low:high], pair, pair, *rate, index, far)
+            walks, negatives = numbered.walks[low:high], numbered.negatives[low:high]
+            return self._kernel.run(walks, negatives, pair, pair, *rate, index, far)
 
-        sums = in_parts(part, len(walks), self._pool, self._threads)
-        self._copies.give_back()
-        return sums
+        return in_parts(part, len(piece.walks), self._pool, self._threads)
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes among which negatives are drawn until the next exchange; None: all nodes."""

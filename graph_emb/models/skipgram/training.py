@@ -171,7 +171,7 @@ def train_skipgram(
                 log.restore(position["log"])
         try:
             for epoch in range(first_epoch, config.epochs):
-                for batch in _batches(sampler, steps.size, epoch, begin, keep, seed, threads):
+                for batch in _batches(sampler, steps, epoch, begin, keep, seed, threads):
                     interrupted = log.add(batch, *steps.run(batch), pressed())
                     if interrupted:
                         break
@@ -304,13 +304,14 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
 
 
 def _batches(
-    sampler: Sampler, together: int, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
+    sampler: Sampler, steps: Steps, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
 ) -> Iterator[WalkBatch]:
-    """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``together`` walks."""
+    """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``steps.size`` walks."""
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
     if not isinstance(sampler, WalkSampler):
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
-        size = max(1, wanted // together) * together
+        least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
+        size = max(least, wanted // steps.size) * steps.size
     per_epoch = sampler.num_walks_per_epoch
     for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:

@@ -51,6 +51,7 @@ def curves_of(history: Sequence[Line]) -> list[Curve]:
         *(_throughput(groups, name, unit) for name, unit in units.items()),
         of("memory of the first process, MiB", "memory_mib", from_zero=True),
         of("share of local rows", "local_share", from_zero=True),
+        of("share of exchange time hidden by training", "hidden_share", from_zero=True),
     ]
     kept = [replace(one, series={n: p for n, p in one.series.items() if len(p) > 1}) for one in found]
     named = {one.title for one in kept if one.series}

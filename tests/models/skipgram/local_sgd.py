@@ -35,7 +35,11 @@ def fill(model: SkipGram) -> None:
 
 
 def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> list[np.ndarray]:
-    """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up."""
+    """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up.
+
+    Where exchanges overlap, a rank sees rows of others as they were an interval before, with its own changes of the
+    two intervals before on top; the others' changes reach the owner an interval late.
+    """
     graph = graph_of_groups()
     assert config.exchange_walks
     negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
@@ -54,19 +58,40 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
         kernels = [Kernel(config, sampler) for sampler in near]
     decay = LinearDecay(config.first_lr, len(walks))
     step = config.exchange_walks * world_size
+    late = bool(config.overlap)
+    seen = [table.copy() for table in tables]  # rows as others get them in the next interval
+    turns: list[list[list[np.ndarray]]] = []  # changes of copies, by interval, rank and table
     for low in range(0, len(walks), step):
-        changes = [np.zeros_like(table) for table in tables]
+        begun = [table.copy() for table in tables]
+        held, under_way = (seen, turns[-2:]) if late else (begun, [])
+        turns.append([])
         for rank in range(world_size):
+            own = (owner_of == rank)[:, None]
+            views = [
+                np.where(own, table, old + sum(turn[rank][t] for turn in under_way))
+                for t, (table, old) in enumerate(zip(begun, held, strict=True))
+            ]
             index = low + np.flatnonzero(owner[low : low + step] == rank)
+            copies = [view.copy() for view in views]
             if len(index):
-                copies = [table.copy() for table in tables]
                 pair = (copies[0], copies[-1])
                 pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
                 drawn = kernels[rank].draw(walks[index], 0, index, pool)
                 kernels[rank].run(
                     walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index
                 )
-                for change, copy, table in zip(changes, copies, tables, strict=True):
-                    change += copy - table
-        tables = [table + change for table, change in zip(tables, changes, strict=True)]
+            changes = [copy - view for copy, view in zip(copies, views, strict=True)]
+            for table, change in zip(tables, changes, strict=True):
+                table += np.where(own, change, 0)
+            turns[-1].append([np.where(own, 0, change) for change in changes])
+        seen = begun
+        add(tables, turns[-2:-1] if late else turns[-1:])
+    add(tables, turns[-1:] if late else [])
     return tables
+
+
+def add(tables: list[np.ndarray], turns: list[list[list[np.ndarray]]]) -> None:
+    """Add the changes of intervals, by rank and table."""
+    for changes in (of_rank for turn in turns for of_rank in turn):
+        for table, change in zip(tables, changes, strict=True):
+            table += change

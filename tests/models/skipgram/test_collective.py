@@ -88,20 +88,24 @@ def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
         (3, [0, 10, 25, 40], 2, {"remote_negatives": 2, "shared_negatives": 5}),
         (2, [0, 25, 40], 1, {"remote_negatives": 1}),
         (2, BOUNDS, 2, {"negative_pool": 7}),
+        (2, [0, 25, 40], 2, {"overlap": True}),
+        (3, BOUNDS, 1, {"overlap": True}),
     ],
 )
 def test_sgd_adds_up_what_each_rank_has_learnt(
     ranks: Ranks, world_size: int, bounds: list[int], tables: int, options: dict[str, int]
 ) -> None:
-    config = {**SMALL, "exchange_walks": 30, "tables": tables, **options}
+    walks = 12 if options.get("overlap") else 30
+    config = {**SMALL, "exchange_walks": walks, "tables": tables, **options}
     found = ranks.run(trained_on_a_rank, world_size, config, bounds, {})
     expected = exchanged(SkipGramConfig(**config), bounds, world_size)
-    exchanges = -(-160 // (30 * world_size))
+    exchanges = -(-160 // (walks * world_size))
     for rank in found:
         for mine, other in zip(rank["rows"], expected, strict=True):
             np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
         assert rank["pushes"] == exchanges
         assert rank["pulls"] == len(rank["history"])  # each line looks at some rows
+        assert (rank["history"][-1].hidden_share > 0) == bool(options.get("overlap"))
 
 
 @pytest.mark.dist
