@@ -167,6 +167,43 @@ def test_a_checkpoint_goes_on_in_another_mode_with_the_same_bits(tmp_path: Path,
         check_same(one, expected)
 
 
+SELDOM: dict[str, dict[str, Any]] = {
+    "unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(4, every=3)},
+    "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=6, low_water=0.7, every=3)},
+    "smallest norms": {"eviction": ge.SmallNorm(max_rows=15, every=6)},
+    "least recent": {"admission": ge.SeenAtLeast(2), "eviction": ge.LeastRecent(max_rows=12, every=6)},
+}
+
+
+def with_few_barriers(transport: Any, ranks: list[int], world_size: int) -> dict[str, Any]:
+    """Ids and rows after each barrier, of which there is one every third step."""
+    found: dict[str, Any] = {}
+    for name, policies in SELDOM.items():
+        emb = ge.DistEmbedding(ge.growing(max_rows=60), DIM, name, INIT, dtype=torch.float64, **policies)
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        for step in range(STEPS + 1):
+            shares = [share(step, rank, world_size) for rank in ranks]
+            opt.update(torch.cat([ids for ids, _ in shares]), torch.cat([grads for _, grads in shares]), emb)
+            if step % 3 == 2:
+                transport.flush()
+                transport.barrier()
+                ids = emb.ids()
+                found[f"{name} {step}"] = torch.cat([ids[:, None].double(), emb.weight[ids]], dim=1)
+                transport.barrier()
+    return found
+
+
+def with_few_barriers_as_rank(transport: Any) -> dict[str, Any]:
+    return with_few_barriers(transport, [transport.rank], transport.world_size)
+
+
+def test_trainers_of_other_rows_need_a_barrier_before_a_pass_alone() -> None:
+    expected = locally(with_few_barriers, [0, 1], 2)
+    assert all(len(rows) for rows in expected.values())
+    for found in Cluster(2, 1, 2).run(with_few_barriers_as_rank):
+        check_same(found, expected)
+
+
 def policies_wait_for_barriers(transport: Any) -> dict[str, Any]:
     """Of a table whose rows leave after a step without a use; the first trainer's view."""
     found: dict[str, Any] = {}
