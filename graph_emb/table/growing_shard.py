@@ -24,7 +24,7 @@ from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
-from graph_emb.table.places import Places, count_uses, distinct_ids
+from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
@@ -47,7 +47,7 @@ class GrowingShard(GrowingRows):
         since: The digest of the checkpoint since which changes are known (``track``); None: they are not.
     """
 
-    def __init__(self, spec: TableSpec) -> None:
+    def __init__(self, spec: TableSpec, room: RoomForRows | None = None) -> None:
         growth = spec.growth
         assert growth is not None
         if spec.device.type != "cpu":
@@ -68,7 +68,7 @@ class GrowingShard(GrowingRows):
         # Keys and places of the look-ups since the last update, and whether rows were made since the first of them.
         self._known: list[tuple[np.ndarray, np.ndarray]] = []
         self._made_since = False
-        self.places = Places(spec, size, self._ids)
+        self.places = Places(spec, size, self._ids, room)
         self.step, self.epoch = 0, 0
         self.evicted: list[np.ndarray] = []
         self.since: str | None = None
@@ -117,6 +117,10 @@ class GrowingShard(GrowingRows):
     def contains(self, rows: Tensor) -> Tensor:
         """Whether each key has a row, (B,) bool."""
         return torch.from_numpy(self._map.find(rows.numpy()) >= 0)
+
+    def places_of(self, rows: Tensor) -> np.ndarray:
+        """The place of each key's row, (B,), -1 where there is none."""
+        return self._map.find(rows.numpy())
 
     def find(self, rows: Tensor) -> np.ndarray:
         """The place of each key's row, (B,), -1 where there is none; kept for the update that follows."""
@@ -273,6 +277,7 @@ class GrowingShard(GrowingRows):
                 f"table {self.spec.name!r}: {num} new ids beside {self.num_rows} rows exceed "
                 f"max_rows={self.growth.max_rows}; save a checkpoint and load it into a larger table, or evict rows"
             )
+        self.places.claim(self._end + max(0, num - len(self._free)))
 
     def _make(self, ids: np.ndarray, step: int, values: Tensor | None = None) -> None:
         """Make rows for distinct, ascending ids without one, (R,): the lowest free places first."""

@@ -6,7 +6,7 @@ Legend: R rows, D width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,13 +31,35 @@ def sparse(shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
     return memory[:num_bytes].view(dtype).view(shape)
 
 
-class Places(EmbeddingShard):
-    """The memory of ``max_rows`` rows, at positions that the map gives; nothing is filled before a row is made."""
+class RoomForRows(Protocol):
+    """Memory of ``max_rows`` rows that is claimed as rows are made.
 
-    def __init__(self, spec: TableSpec, num_rows: int, ids: np.ndarray) -> None:
-        self.spec, self.first_id, self._ids = spec, 0, ids
-        self.weight = sparse((num_rows, spec.dim), spec.dtype, f"table {spec.name!r}")
+    Attributes:
+        weight: Zeros where no row was, (max_rows, D).
+    """
+
+    weight: Tensor
+
+    def claim(self, num_rows: int) -> None:
+        """Be sure of the memory of the first rows; a ConfigError where there is none, and nothing has changed."""
+
+
+class Places(EmbeddingShard):
+    """The memory of ``max_rows`` rows, at positions that the map gives; nothing is filled before a row is made.
+
+    Args:
+        room: Where the rows lie; None: in memory of this process.
+    """
+
+    def __init__(self, spec: TableSpec, num_rows: int, ids: np.ndarray, room: RoomForRows | None = None) -> None:
+        self.spec, self.first_id, self._ids, self._room = spec, 0, ids, room
+        self.weight = sparse((num_rows, spec.dim), spec.dtype, f"table {spec.name!r}") if room is None else room.weight
         self.free_state()
+
+    def claim(self, num_rows: int) -> None:
+        """Be sure of the memory of the first rows, before one of them is made."""
+        if self._room is not None:
+            self._room.claim(num_rows)
 
     def original_ids(self, rows: Tensor) -> np.ndarray:
         return self._ids[rows.cpu().numpy()]

@@ -21,7 +21,7 @@ from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, checked_wire
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.growing_client import GrowingClient
+from graph_emb.transport.kvstore.growing_client import Calls, GrowingClient
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
@@ -34,9 +34,6 @@ from graph_emb.transport.push_packing import pack
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
 
-Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
-"""From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
-
 
 class TablePull:
     """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
@@ -44,7 +41,7 @@ class TablePull:
     Args:
         table: Where the near rows are.
         route: Of the asked ids to the servers.
-        own: The servers whose rows are read here.
+        own: The servers whose rows are read here. Where those of keys lie is asked now.
         wires: The dtype in which those of each other server come, by server.
     """
 
@@ -57,14 +54,15 @@ class TablePull:
         decay = table.shard.state[DECAY].item() if table.shard.lazy else None  # the sum as this trainer counts it
         self.calls: list[Asked] = [(s, "pull", (table.key, decay, wires(s)), (route.ids[i:j],)) for s, i, j in away]
         self.num_away = sum(end - start for start, end in self._away)
-        self._out = torch.empty(0)
+        self._out = lend((len(route.ids), table.spec.dim), table.spec.dtype, route.ids.device)
+        pieces_of = ((route.ids[i:j], self._out[i:j]) for i, j in self._near)
+        self._own = [table.shard.copy_of(ids, out=out) for ids, out in pieces_of] if table.spec.growth else []
 
     def read_own(self) -> None:
         """Read the near rows, while the servers answer."""
-        table, ids = self._table, self.route.ids
-        self._out = lend((len(ids), table.spec.dim), table.spec.dtype, ids.device)
-        for start, end in self._near:
-            table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
+        copy_rows(self._own)
+        for start, end in [] if self._own else self._near:
+            self._table.shard.read_into(self.route.ids[start:end] - self._table.low, self._out[start:end])
 
     def copy(self, answers: Iterator[Answer]) -> RowCopy:
         """The rows in the order asked; takes as many answers as there are calls."""
@@ -248,14 +246,16 @@ class KVStoreTransport(GrowingClient):
     def _plan_pull(self, table: str, ids: Tensor) -> RowCopy | TablePull:
         """The copy of rows, where all are in this machine, or what has to be asked."""
         found = self._tables[table]
-        if not found.pull_handler:
-            local = ids - found.low
-            if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
-                distinct = num_distinct(ids)
-                self._count(table, len(ids), distinct, distinct)
-                return found.shard.copy_of(local)
         grows, exact = found.spec.growth is not None, found.spec.dtype
-        own = range(0) if found.pull_handler or grows else self._servers
+        own = range(0) if found.pull_handler or (grows and found.shard.lazy) else self._servers
+        if grows:
+            here, local = self.num_machines == 1, ids
+        else:
+            here, local = not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high), ids - found.low
+        if own and here:
+            distinct = num_distinct(ids)
+            self._count(table, len(ids), distinct, distinct)
+            return found.shard.copy_of(local)
         wire = narrower(exact, self.wire_dtype)
         pull = TablePull(found, found.owners.route(ids), own, lambda s: exact if s in self._servers else wire)
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
@@ -285,21 +285,19 @@ class KVStoreTransport(GrowingClient):
     def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.shard.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
-        if table.grows:
-            return self._push_growing(table, push)
         packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend, table.per_occurrence)
         assert self._push_buffer is not None  # pack() has laid the rows there
         clocks = table.clocks()
         optimizer = table.optimizers if table.shard.attached else 0
-        pieces = cut(packed.counts)
-        if clocks:  # an empty batch still counts as a step of the table
+        pieces, step = cut(packed.counts), table.next_step()
+        if clocks or table.grows:  # an empty batch still counts as a step of the table
             pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
         for server, start, end in pieces:
             ids, grads = packed.ids[start:end], packed.grads[start:end]
             if server in self._servers and self._hogwild and not table.push_handler:
                 table.apply(push.rule, ids, grads, packed.how)
                 continue
-            arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks))
+            arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks, step))
             if server in self._servers:
                 self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:

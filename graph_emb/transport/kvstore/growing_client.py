@@ -1,4 +1,4 @@
-"""Growing tables as a trainer has them: who owns which key, and calls to the servers, which store all rows.
+"""Growing tables as a trainer has them: who owns which key, calls to the servers, and the rows of its own machine.
 
 Between barriers rows are made, and none leaves: a barrier ends the steps before it. A trainer saves and restores the
 rows of every ``world_size``-th server.
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,19 +20,22 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, key_of, ranges_of_keys
-from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
-from graph_emb.optim.rule import SparseRule, advance
+from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, key_of, keys_of, ranges_of_keys
+from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.optim.rule import SparseRule
 from graph_emb.table.growing_rows import COUNTS, GrowingRows, check_evicts, check_total
+from graph_emb.table.id_map import IdMap
 from graph_emb.table.live_rows import ChangedRows
-from graph_emb.table.shard import narrower
-from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
-from graph_emb.transport.base import LiveTables, Push, TableRows, Transport
+from graph_emb.table.shard import RowCopy, lend
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.base import LiveTables, TableRows, Transport
 from graph_emb.transport.kvstore.layout import Hosts, server_book
 from graph_emb.transport.kvstore.rpc import Answer, Exchange, sendable
-from graph_emb.transport.kvstore.shared import SharedShard
+from graph_emb.transport.kvstore.shared import SharedShard, SparseRows
 from graph_emb.transport.kvstore.trainer_table import TrainerTable
-from graph_emb.transport.push_packing import pack
+
+Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
+"""From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
 
 
 def server_ranges(book: HashPolicy, hosts: Hosts, table: str) -> RankRanges:
@@ -58,8 +62,17 @@ class GrowingClient(Transport):
     _tables: LiveTables[TrainerTable]
     _unflushed: set[int]
 
+    _everyone: set[int]
+    _garbage: deque[tuple[tuple[str, int], int]]
+
     @abstractmethod
     def _collect_garbage(self) -> None: ...
+
+    @abstractmethod
+    def _on_all_servers(self, calls: Calls) -> dict[str, str]: ...
+
+    @abstractmethod
+    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None: ...
 
     @property
     def _all(self) -> range:
@@ -86,8 +99,18 @@ class GrowingClient(Transport):
         self._collect_garbage()
         self._made[spec.name] = key[1] + 1
         digest = hashlib.blake2b(repr(owners.facts).encode(), digest_size=16).hexdigest()
-        self._exchange.ask([(s, "create_growing", (key, sent, digest), ()) for s in self._all])
-        shard = ServedShard(spec, self)
+
+        def calls(servers: Sequence[int], segment: Callable[[int], str | None]) -> list[Any]:
+            return [(s, "create_growing", (key, sent, digest, self._everyone, segment(s)), ()) for s in servers]
+
+        try:
+            names = self._on_all_servers(calls)
+        except Exception:
+            self._garbage.append((key, 0))  # servers that could make it
+            raise
+        memory = SparseRows(names[""], spec, len(self._servers))
+        self._tell_mapped(key, 0)
+        shard = ServedShard(spec, self, memory)
         self._tables[spec.name] = TrainerTable(
             spec, RangeBook([0] * (self._hosts.num_servers + 1)), owners, key, 0, 0, shard
         )
@@ -101,26 +124,6 @@ class GrowingClient(Transport):
             state[spec.name] = torch.full(shape, spec.initial, dtype=spec.dtype_beside(found.spec.dtype))
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers = number
-
-    def _push_growing(self, table: TrainerTable, push: Push) -> None:
-        shard, dtype = _served(table), accumulation_dtype(table.spec.dtype)
-        packed = pack(
-            push, table.owners, dtype, CPU, lambda ids, width, of: (ids, torch.empty(len(ids), width, dtype=of))
-        )
-        shard.step += 1
-        terms = (table.optimizers if shard.attached else 0, push.rule, packed.how, packed.distinct, table.clocks())
-        pieces = {server: (start, end) for server, start, end in cut(packed.counts)}
-        for server in self._all:  # each counts the step
-            start, end = pieces.get(server, (0, 0))
-            ids, grads = packed.ids[start:end], packed.grads[start:end]
-            if server not in self._servers:
-                grads = grads.to(narrower(grads.dtype, self.wire_dtype))
-                self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
-            self._exchange.tell(server, "push_growing", table.key, terms, shard.step, tensors=(ids, grads))
-            self._unflushed.add(server)
-        table.pending += 1
-        self.counts[push.table].steps += 1
-        advance(push.rule, shard)
 
     def _growing(self, table: str) -> TrainerTable:
         """A growing table, whose servers have applied what this trainer pushed."""
@@ -193,7 +196,11 @@ class GrowingClient(Transport):
         """Take the step of the trainer that is ahead, and the epoch."""
         shard = _served(table)
         told = [answer.value for answer in self._exchange.ask([(s, "facts", (table.key,), ()) for s in self._all])]
-        shard.step, shard.epoch = told[0][0], told[0][1]
+        before, (shard.step, shard.epoch, _) = shard.epoch, told[0]
+        if shard.epoch == before + 1:
+            shard.forget(self._from_servers(table, "gone_ids", self._servers))
+        elif shard.epoch != before:
+            shard.forget(None)
         check_total(table.spec, sum(num_rows for *_, num_rows in told))
 
     def _from_servers(self, table: TrainerTable, call: str, servers: Iterable[int]) -> np.ndarray:
@@ -227,6 +234,25 @@ class GrowingClient(Transport):
         self._exchange.ask([(s, "track", (self._tables[table].key, checkpoint), ()) for s in self._saved])
         self._exchange.barrier()
 
+    def find_near(self, table: str, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Where rows lie in this machine's memory, (B,), -1 for none, and what keys without one read as.
+
+        Args:
+            keys: Distinct, (B,), of servers of this machine.
+        """
+        found = self._tables[table]
+        assert found.spec.growth is not None
+        order, pieces = found.by_server(keys)
+        answers = self._exchange.ask([(s, "find", (found.key,), (keys[order[i:j]],)) for s, i, j in pieces])
+        at, size = torch.empty_like(keys), found.spec.growth.max_rows
+        lacking, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, found.spec.dim, dtype=found.spec.dtype)]
+        for (server, i, j), answer in zip(pieces, answers, strict=True):
+            there, missing = answer.tensors
+            at[order[i:j]] = torch.where(there >= 0, there + (server - self._servers.start) * size, -1)
+            lacking.append(order[i:j][there < 0])
+            values.append(missing)
+        return at, torch.cat(values)[torch.argsort(torch.cat(lacking))]
+
     def candidates_of(self, table: str) -> dict[str, np.ndarray]:
         """``GrowingRows.candidates`` of the servers that this trainer saves."""
         answers = self._exchange.ask([(s, "candidates", (self._tables[table].key,), ()) for s in self._saved])
@@ -251,13 +277,50 @@ class GrowingClient(Transport):
 
 
 class ServedShard(GrowingRows, SharedShard):
-    """A growing table as a trainer has it: the optimizer's clocks, and no row; checkpoints reach its share by calls."""
+    """A growing table as a trainer has it: the optimizer's clocks, and rows of its machine, which it reads.
 
-    def __init__(self, spec: TableSpec, client: GrowingClient) -> None:
+    Where a row lies it asks once: rows never move, and leave at barriers alone. Checkpoints reach its share by calls.
+
+    Args:
+        room: The rows that the servers of this machine make.
+    """
+
+    def __init__(self, spec: TableSpec, client: GrowingClient, room: SparseRows) -> None:
         SharedShard.__init__(self, spec, 0, torch.empty((0, spec.dim), dtype=spec.dtype))
-        self._client = client
+        self._client, self._room = client, room
         self.step = self.epoch = 0
         self.since = None
+        self.forget(None)
+
+    def forget(self, ids: np.ndarray | None) -> None:
+        """Forget where the rows of ids lay, those of all where None."""
+        if ids is None:
+            self._map = IdMap(len(self._room.weight), f"table {self.spec.name!r}")
+            return
+        keys = keys_of(ids)
+        self._map.remove(keys[self._map.find(keys) >= 0])
+
+    def copy_of(
+        self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
+    ) -> RowCopy:
+        """The copy of the rows of keys, (B,), of servers of this machine."""
+        assert others is None
+        assert place is None
+        out = lend((len(rows), self.spec.dim), self.spec.dtype, self.spec.device) if out is None else out
+        at = self._map.find(rows.numpy())
+        absent = np.flatnonzero(at < 0)
+        if not len(absent):
+            return RowCopy(self._room.weight, torch.from_numpy(at), out)
+        keys, of = torch.unique(rows[torch.from_numpy(absent)], return_inverse=True)
+        there, values = self._client.find_near(self.spec.name, keys)
+        known = there >= 0
+        self._map.add(keys[known].numpy(), there[known].numpy())
+        at[absent] = there[of].numpy()
+        lacking = torch.cumsum(~known, 0) - 1  # of each asked key its place among the values
+        is_row = torch.from_numpy(at >= 0)
+        from_rows = torch.cumsum(is_row, 0) - 1 + len(values)
+        from_rows[torch.from_numpy(absent)[~known[of]]] = lacking[of][~known[of]]
+        return RowCopy(self._room.weight, torch.from_numpy(at)[is_row], out, values, from_rows)
 
     def saved_state(self) -> dict[str, Tensor]:
         raise ModeError(
@@ -280,6 +343,7 @@ class ServedShard(GrowingRows, SharedShard):
     def clear(self, step: int) -> None:
         self._client.clear(self.spec.name, step)
         self.step, self.epoch, self.since = step, self.epoch + 1, None
+        self.forget(None)
 
     def restore(
         self,

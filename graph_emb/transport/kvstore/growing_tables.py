@@ -1,4 +1,6 @@
-"""Growing tables at a server: rows in its own memory, made by the pushes that it applies; trainers read over the wire.
+"""Growing tables at a server: rows made by the pushes that it applies, in memory that its machine shares.
+
+Only the server knows where the row of a key lies. Trainers of its machine ask for that, and read.
 
 Every server hears of every push of a table, with no rows if need be, so that all count the same steps.
 """
@@ -6,19 +8,22 @@ Every server hears of every push of a table, with no rows if need be, so that al
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.left_behind import shared_name
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Sums
 from graph_emb.table.live_rows import ChangedRows, LiveRows
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore.rpc import Answer
 from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
+from graph_emb.transport.kvstore.shared import SparseRows
 
 
 class GrowingServerTable(ServerTable):
@@ -26,6 +31,8 @@ class GrowingServerTable(ServerTable):
 
     Args:
         owners: The digest of who owns what, the same for every trainer.
+        segment: The name of the machine's rows, and the trainers that have not mapped them.
+        room: This server's part of them.
 
     Attributes:
         grown: The rows of this server, with the state of the newest optimizer.
@@ -33,10 +40,10 @@ class GrowingServerTable(ServerTable):
         told: At that time the step, the epoch and the number of rows: a trainer that goes on pushes while others ask.
     """
 
-    def __init__(self, spec: TableSpec, owners: str) -> None:
+    def __init__(self, spec: TableSpec, owners: str, segment: Segments, room: SparseRows) -> None:
         self.spec, self.owners = spec, owners
-        self.grown = GrowingShard(spec)
-        self.shards, self.segments = {0: self.grown}, {0: Segments({}, set())}
+        self.grown = GrowingShard(spec, room)
+        self.shards, self.segments = {0: self.grown}, {0: segment}
         self.users = {}
         self.push_handler = self.pull_handler = None
         self.optimizer = self.settled = 0
@@ -77,6 +84,15 @@ class GrowingServerTable(ServerTable):
         self.settled = self.grown.step
         self.told = self.grown.step, self.grown.epoch, self.grown.num_rows
 
+    @contextmanager
+    def at_step(self, step: int | None) -> Iterator[None]:
+        assert step is not None
+        latest, self.grown.step = self.grown.step, step - 1
+        try:
+            yield
+        finally:
+            self.grown.step = max(latest, step)
+
     def data(self) -> dict[str, Tensor]:
         return {}  # handlers see tensors with a row for every id
 
@@ -85,6 +101,8 @@ class GrowingCalls:
     """The calls of trainers about growing tables; a part of ``Tables``."""
 
     _tables: dict[Key, ServerTable]
+    _server: int
+    _machine: range
 
     @abstractmethod
     def _agree(self, sender: int, opening: Key, key: Key) -> None: ...
@@ -92,20 +110,23 @@ class GrowingCalls:
     @abstractmethod
     def _table(self, key: Key) -> ServerTable: ...
 
-    @abstractmethod
-    def push(self, sender: int, key: Key, terms: Any, ids: Tensor, grads: Tensor) -> None: ...
-
     def _growing(self, key: Key) -> GrowingServerTable:
         table = self._table(key)
         assert isinstance(table, GrowingServerTable)
         return table
 
-    def create_growing(self, sender: int, key: Key, spec: TableSpec, owners: str) -> None:
-        """Make the table, without rows; a repeated call finds it there."""
+    def create_growing(
+        self, sender: int, key: Key, spec: TableSpec, owners: str, trainers: set[int], segment: str | None
+    ) -> Answer:
+        """Make the table, without rows, in memory that is made or mapped; a repeated call finds it there."""
         self._agree(sender, key, key)
-        if key not in self._tables:
-            self._tables[key] = GrowingServerTable(spec, owners)
-        table = self._tables[key]
+        table = self._tables.get(key)
+        if table is None or segment not in (None, table.segments[0].names.get("")):  # as in ``create``
+            create, name = segment is None, segment or shared_name()
+            at = self._server - self._machine.start
+            room = SparseRows(name, spec, len(self._machine), mine=at, create=create)
+            table = GrowingServerTable(spec, owners, Segments({"": name}, set(trainers) if create else set()), room)
+            self._tables[key] = table
         mine = table.spec
         same = (mine.num_rows, mine.dim, mine.dtype) == (spec.num_rows, spec.dim, spec.dtype)
         if not (same and isinstance(table, GrowingServerTable) and table.owners == owners):
@@ -115,6 +136,7 @@ class GrowingCalls:
                 "make the same tables on every trainer"
             )
         table.users.setdefault(0, set()).add(sender)
+        return Answer(table.segments[0].names)
 
     def attach_growing(self, sender: int, key: Key, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
         """Give rows an optimizer's state; a repeated call finds it there."""
@@ -127,14 +149,11 @@ class GrowingCalls:
             )
         table.users.setdefault(optimizer, set()).add(sender)
 
-    def push_growing(self, sender: int, key: Key, terms: Any, step: int, ids: Tensor, grads: Tensor) -> None:
-        """``push`` of the sender's ``step``-th step of the table, with or without rows."""
-        shard = self._growing(key).grown
-        latest, shard.step = shard.step, step - 1
-        try:
-            self.push(sender, key, terms, ids, grads)
-        finally:
-            shard.step = max(latest, step)
+    def find(self, sender: int, key: Key, ids: Tensor) -> Answer:
+        """The place of each key's row, -1 for none, and what keys without one read as, in their order."""
+        table = self._growing(key)
+        at = torch.from_numpy(table.grown.places_of(ids))
+        return Answer(None, at, table.read(ids[at < 0], None))
 
     def grow(self, sender: int, key: Key, ids: Tensor) -> None:
         """Make rows of keys that have none."""
@@ -228,7 +247,18 @@ class GrowingCalls:
 
 
 GROWING_CALLS = {
-    *("create_growing", "attach_growing", "grow", "contains", "all_ids", "facts", "end_steps", "evict", "gone_ids"),
+    *(
+        "create_growing",
+        "attach_growing",
+        "find",
+        "grow",
+        "contains",
+        "all_ids",
+        "facts",
+        "end_steps",
+        "evict",
+        "gone_ids",
+    ),
     *(
         "list_rows",
         "list_changed",
@@ -241,4 +271,4 @@ GROWING_CALLS = {
         "restore_candidates",
     ),
 }
-"""Those of them that are answered; ``push_growing`` is not."""
+"""All of them; each is answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -74,6 +75,10 @@ class ServerTable:
         """Free the state of an optimizer; every row is stored as it is read before."""
         self.shards[optimizer].settle(torch.arange(self.low, self.high))
         del self.shards[optimizer], self.segments[optimizer]
+
+    def at_step(self, step: int | None) -> AbstractContextManager[None]:
+        """A push that is the sender's ``step``-th step of the table, which a growing table counts."""
+        return nullcontext()
 
     def data(self) -> dict[str, Tensor]:
         """Tensors by name, as handlers of users see them: the weight and the newest state."""

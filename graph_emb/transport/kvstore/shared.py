@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import math
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,14 +81,82 @@ def _reserve(name: str, num_bytes: int, what: str) -> None:
         os.posix_fallocate(file, 0, num_bytes)
     except OSError as error:
         forget_name(name)
-        free = shutil.disk_usage(SHARED_MEMORY).free
-        raise ConfigError(
-            f"{what} takes {num_bytes:,} bytes of shared memory, but {free:,} are free in {SHARED_MEMORY} "
-            f"({error.strerror}); enlarge it (docker run --shm-size=8g, where 64 MB are the default, or "
-            f"mount -o remount,size=8g {SHARED_MEMORY}) or use more machines"
-        ) from None
+        raise _no_room(what, num_bytes, error) from None
     finally:
         os.close(file)
+
+
+def _no_room(what: str, num_bytes: int, error: OSError) -> ConfigError:
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    return ConfigError(
+        f"{what} takes {num_bytes:,} bytes of shared memory, but {free:,} are free in {SHARED_MEMORY} "
+        f"({error.strerror}); enlarge it (docker run --shm-size=8g, where 64 MB are the default, or "
+        f"mount -o remount,size=8g {SHARED_MEMORY}) or use more machines"
+    )
+
+
+class SparseRows:
+    """Rows of a growing table in shared memory: ``max_rows`` for each server of a machine, which claims its own.
+
+    Pages take memory when a server claims them, so that one that finds no room is an error and no SIGBUS.
+
+    Args:
+        table: Its name, for errors.
+        servers: Of the machine.
+        mine: The server that makes rows, among these; None: a trainer, which reads all.
+        create: Make the memory; else it is there.
+    Attributes:
+        weight: The rows that this process makes, or all, (R, D).
+    Raises:
+        ConfigError: the system gives no such room.
+    """
+
+    CLAIMED = 4 << 20
+    """Bytes that are claimed at once at least."""
+
+    def __init__(
+        self, name: str, spec: TableSpec, servers: int, *, mine: int | None = None, create: bool = False
+    ) -> None:
+        assert spec.growth is not None
+        rows, self._what = spec.growth.max_rows, f"table {spec.name!r}"
+        self._row_bytes = spec.dim * spec.dtype.itemsize
+        num_bytes = servers * rows * self._row_bytes
+        self._first, self._end = (mine or 0) * rows * self._row_bytes, num_bytes
+        self._claimed = self._first
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR if create else os.O_RDWR
+        self._file = os.open(SHARED_MEMORY / name, flags, 0o600)
+        try:
+            if create:
+                os.ftruncate(self._file, num_bytes)
+            mapped = np.frombuffer(mmap.mmap(self._file, num_bytes), np.uint8)
+        except (OSError, OverflowError, ValueError) as error:
+            if create:
+                forget_name(name)
+            raise ConfigError(
+                f"{self._what}: cannot map {num_bytes:,} bytes of shared memory ({error}); use a smaller max_rows"
+            ) from None
+        weight = torch.from_numpy(mapped).view(spec.dtype).view(servers * rows, spec.dim)
+        if mine is not None:
+            weight, self._end = weight[mine * rows : (mine + 1) * rows], self._first + rows * self._row_bytes
+        self.weight = weight
+
+    def claim(self, num_rows: int) -> None:
+        """As ``RoomForRows.claim``."""
+        wanted = self._first + num_rows * self._row_bytes
+        if wanted <= self._claimed:
+            return
+        stop = min(self._end, max(wanted, self._claimed + self.CLAIMED))
+        try:
+            if stop - self._claimed > shutil.disk_usage(SHARED_MEMORY).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.posix_fallocate(self._file, self._claimed, stop - self._claimed)
+        except OSError as error:
+            raise _no_room(f"{self._what}: {num_rows:,} rows:", stop - self._claimed, error) from None
+        self._claimed = stop
+
+    def __del__(self) -> None:
+        if "_file" in self.__dict__:
+            os.close(self._file)
 
 
 def forget_name(name: str) -> None:

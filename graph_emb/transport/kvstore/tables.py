@@ -30,8 +30,9 @@ from graph_emb.transport.kvstore.shared import Place, at
 
 _log = logging.getLogger("graph_emb.kvstore")
 
-Terms = tuple[int, SparseRule, Merge, bool, Mapping[str, float]]
-"""Of a push: the number of the optimizer, its rule, what is left to merge, whether ids are distinct, and the clocks."""
+Terms = tuple[int, SparseRule, Merge, bool, Mapping[str, float], int | None]
+"""Of a push: the number of the optimizer, its rule, what is left to merge, whether ids are distinct, the clocks, and
+of a growing table the sender's step."""
 
 
 class Tables(GrowingCalls):
@@ -170,7 +171,7 @@ class Tables(GrowingCalls):
 
     def push(self, sender: int, key: Key, terms: Terms, ids: Tensor, grads: Tensor) -> None:
         """Apply gradients of rows that this server owns, by the rule or by the user's handler."""
-        table, (optimizer, rule, how, distinct, clocks) = self._table(key), terms
+        table, (optimizer, rule, how, distinct, clocks, step) = self._table(key), terms
         rows, shard = table.rows(ids), table.shards[optimizer]
         if table.push_handler is not None:
             grads = grads.to(accumulation_dtype(table.spec.dtype))  # they may have come narrower
@@ -178,7 +179,8 @@ class Tables(GrowingCalls):
             return
         for name, clock in clocks.items():
             shard.state[name].fill_(clock)
-        apply_update(rule, shard, rows, grads, how, distinct=distinct)
+        with table.at_step(step):
+            apply_update(rule, shard, rows, grads, how, distinct=distinct)
 
     def push_placed(self, sender: int, key: Key, terms: Terms, place: Place, start: int, end: int) -> None:
         """``push`` of rows [start, end) that lie in the sender's push buffer."""
@@ -299,7 +301,7 @@ ANSWERED = {
     *("flush", "barrier"),
     *GROWING_CALLS,
 }
-UNANSWERED = {"mapped", "release", "push", "push_placed", "push_growing", "push_data"}
+UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}
 """The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 

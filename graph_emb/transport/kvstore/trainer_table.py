@@ -10,6 +10,7 @@ from torch import Tensor
 from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.rpc import Exchange
@@ -35,6 +36,13 @@ class TrainerTable:
     @property
     def grows(self) -> bool:
         return self.spec.growth is not None
+
+    def next_step(self) -> int | None:
+        """Count a push of a growing table: the step that it is; None of others."""
+        if not isinstance(self.shard, GrowingRows):
+            return None
+        self.shard.step += 1
+        return self.shard.step
 
     def by_server(self, ids: Tensor) -> tuple[Tensor, list[tuple[int, int, int]]]:
         """The order of ids, (B,), that groups them by server, and (server, start, end) of each that has some."""

@@ -249,6 +249,59 @@ def test_a_server_counts_the_steps_that_touch_none_of_its_rows() -> None:
     assert found == [found[0]] * 2
 
 
+def near_rows(transport: Any) -> dict[str, Any]:
+    """Calls to the servers by look-ups of rows that are there, that lack, and that came back after an eviction."""
+    found: dict[str, Any] = {}
+    emb = ge.DistEmbedding(ge.growing(40), 2, "near", INIT, eviction=ge.Unused(1))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    calls: list[str] = []
+    ask = transport._exchange.start
+
+    def counted(asked: Any) -> Any:
+        calls.extend(method for _, method, *_ in asked)
+        return ask(asked)
+
+    transport._exchange.start = counted
+    ids = torch.tensor([3, -7, 3, 10**12, 5])
+    first = emb(ids).detach()
+
+    def read(name: str) -> None:
+        calls.clear()
+        found[name] = emb(ids).detach() - first, sorted(set(calls) - {"flush"})
+
+    opt.update([3, -7], torch.ones(2, 2), emb)
+    read("some have rows")
+    opt.update([10**12, 5], torch.ones(2, 2), emb)
+    read("all have rows")
+    read("all again")
+    transport.barrier()
+    opt.update([5], torch.ones(1, 2), emb)
+    opt.update([5], torch.ones(1, 2), emb)
+    transport.barrier()  # all but 5 leave
+    opt.update([8, 9, 10, 11], torch.ones(4, 2), emb)  # in their places
+    read("rows left")
+    opt.update([3, -7, 10**12], torch.ones(3, 2), emb)
+    read("they came back")
+    found["counts"] = transport.counts["near"].asked, transport.counts["near"].local
+    return found
+
+
+def test_rows_of_this_machine_are_asked_for_once() -> None:
+    (found,) = Cluster(1, 1, 2).run(near_rows)
+    expected = {  # of the ids 3, -7, 3, 10**12, 5: how many steps of -1 each has made
+        "some have rows": ([1, 1, 1, 0, 0], ["find"]),
+        "all have rows": ([1, 1, 1, 1, 1], ["find"]),
+        "all again": ([1, 1, 1, 1, 1], []),
+        "rows left": ([0, 0, 0, 0, 3], ["find"]),
+        "they came back": ([1, 1, 1, 1, 3], ["find"]),
+    }
+    for name, (steps, calls) in expected.items():
+        moved, made = found[name]
+        assert torch.allclose(moved, -torch.tensor(steps)[:, None].expand(5, 2).float(), atol=1e-6), name
+        assert made == calls, name
+    assert found["counts"] == (30, 24)
+
+
 def say_no(transport: Any) -> dict[str, str]:
     """The error of each call that growing tables at servers refuse."""
     emb = ge.DistEmbedding(ge.growing(3), 2, "growing", INIT)

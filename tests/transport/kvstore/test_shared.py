@@ -54,6 +54,45 @@ def test_two_tables_that_fit_one_by_one_do_not_end_the_process() -> None:
     assert said.endswith("1 filled, 1 named\n")
 
 
+GROWING = """
+import torch
+import graph_emb as ge
+from graph_emb.graph.hash_book import HashPolicy, key_of
+from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.kvstore import shared
+growth = ge.growing(100_000)  # 800 MB for two servers
+spec = TableSpec("item", growth.max_rows, 1_000, HashPolicy(), ge.initializers.Zeros(), growth=growth)
+name = shared.shared_name()
+shards = [GrowingShard(spec, shared.SparseRows(name, spec, 2, mine=k, create=k == 0)) for k in range(2)]
+read = shared.SparseRows(name, spec, 2)
+shared.forget_name(name)
+for k, shard in enumerate(shards):
+    made = 0
+    try:
+        while True:
+            ids = torch.arange(made, made + 500)
+            shard.write(key_of(ids), torch.full((500, 1_000), k + 1.0))
+            made += 500
+    except ge.ConfigError as error:
+        print(error)
+    assert shard.num_rows == made and not shard.contains(key_of(torch.tensor([made]))).any()
+    assert read.weight[k * 100_000 : k * 100_000 + made].eq(k + 1).all()
+    print(made)
+"""
+
+
+def test_a_growing_table_that_finds_no_room_for_more_rows_keeps_those_it_has() -> None:
+    """Rows of 4,000 bytes in 32 MB: the first server fills all but a rest, the second finds that."""
+    first, made, second, more = with_small_shared_memory(GROWING).splitlines()
+    assert 6_000 < int(made) < 8_500
+    assert int(more) < 1_500
+    for said in (first, second):
+        assert said.startswith("table 'item': ")
+        assert "bytes of shared memory, but" in said
+        assert "enlarge it (docker run --shm-size=" in said
+
+
 def test_a_segment_without_room_leaves_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
