@@ -15,10 +15,11 @@ from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Values
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import GNNResult, predictor_of
-from graph_emb.models.gnn.trainer import InputRows, Trainer
+from graph_emb.models.gnn.trainer import Trainer
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 

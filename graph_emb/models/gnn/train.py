@@ -20,6 +20,7 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, TrainingResult, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.objectives import (
     LinkTraining,
@@ -29,7 +30,7 @@ from graph_emb.models.gnn.objectives import (
     TripleTraining,
 )
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
-from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers
+from graph_emb.models.gnn.trainer import Trainer, WeightAverage, group_of_trainers
 from graph_emb.models.links.training import LinkPredictor, LinkPredictorConfig
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.transport.process_group import ProcessGroup

@@ -1,4 +1,4 @@
-"""Input rows, forward pass, optimizer step and average over the epochs, which all objectives share."""
+"""Forward pass, optimizer step and average over the epochs, which all objectives share."""
 
 # N nodes of a type, B asked nodes, D width of their rows, O output width.
 
@@ -8,28 +8,19 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graph_emb.composed import expanded
-from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
-from graph_emb.embedding import DistEmbedding
-from graph_emb.graph.dgl_format import MappedRows
-from graph_emb.graph.original_ids import as_original_ids
-from graph_emb.graph.partition_book import as_book
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
+from graph_emb.models.gnn.inputs import CHUNK_ROWS, InputRows
 from graph_emb.models.gnn.part_rows import PartRows
-from graph_emb.models.tables import Table, node_table
-from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
-from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.table.shard import WEIGHT
 from graph_emb.transport import runtime
-from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
 
@@ -214,10 +205,6 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
     return group if group is not None and group.world_size > 1 else None
 
 
-CHUNK_ROWS = 1 << 16
-"""Rows of a table that are averaged at a time."""
-
-
 class WeightAverage(nn.Module):
     """``a_n = a_{n-1} + (1 - d) / (1 - d^n) (x_n - a_{n-1})`` of networks and tables after epoch n, d the decay.
 
@@ -281,188 +268,3 @@ class WeightAverage(nn.Module):
                     rows = torch.lerp(old.to(dtype), goal.to(dtype), factor)
                     mine.write(WEIGHT, torch.arange(start, stop), rows.to(old.dtype))
         transport.barrier()
-
-
-class InputRows:
-    """Source of a network's input rows, and sink of their gradients: features, or learnable tables.
-
-    Args:
-        num_nodes: N of each node type.
-        config: Width, rule, learning rate and first rows of the tables.
-        features: Shape (N, any width), floating, for some node types; the others get a table. Where ``own`` is given:
-            of this rank's nodes, (R, any width), ``MappedRows`` too; they then lie in tables that do not learn.
-        policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
-        levels: By node type the parts of its nodes, (N, L), in the order of the graph; for composed tables of position.
-        prefix: A table is named by its node type with this before it; None: by a fresh number.
-        seed: Of the initial values.
-        device: Where the network runs; in local mode the tables lie there too.
-        own: This rank's part of the graph; None: it is whole.
-        etypes: Of the graph, on which the width of a learnable row may depend.
-    Attributes:
-        tables: By node type; empty where all have features.
-        widths: D of each node type's rows.
-        optimizer: Of the tables; None where there are none.
-    Raises:
-        ConfigError: features or a policy of an unknown node type.
-        ShapeError: features that are no matrix with a row for each node.
-    """
-
-    def __init__(
-        self,
-        num_nodes: Mapping[str, int],
-        config: GNNConfig,
-        *,
-        features: Mapping[str, Any] | None = None,
-        policies: Mapping[str, Any] | None = None,
-        levels: Mapping[str, Any] | None = None,
-        prefix: str | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        own: OwnEdges | None = None,
-        etypes: Sequence[EdgeType] = (),
-    ) -> None:
-        for kind, given in (("features", features), ("policies", policies), ("levels", levels)):
-            for ntype in given or {}:
-                if ntype not in num_nodes:
-                    raise unknown_name(f"node type of {kind}", ntype, num_nodes)
-        self._num_nodes, self._device = dict(num_nodes), torch.device(device)
-        counts = num_nodes if own is None else {ntype: len(names) for ntype, names in own.names.items()}
-        self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
-        seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
-        self._policies, self._prefix = dict(policies or {}), prefix
-        self._rows: dict[str, Tensor | None] = {}
-        self.widths = {
-            t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
-        }
-        if levels and not config.takes_levels:
-            raise ConfigError(f"levels have no effect on inputs={config.inputs!r}; leave them out")
-        self.tables: dict[str, Table] = {}
-        for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
-            if ntype not in self.features:
-                first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                self.tables[ntype] = node_table(
-                    num,
-                    self.widths[ntype],
-                    config,
-                    name=self._name(ntype),
-                    init_func=first,
-                    part_policy=self._policies.get(ntype),
-                    levels=(levels or {}).get(ntype),
-                    seed=own_seed,
-                    of=f"node type {ntype!r}",
-                    device=self._device,
-                )
-        self._frozen: dict[str, DistEmbedding] = {}
-        for ntype in list(self.features) if own is not None else ():
-            assert own is not None
-            self._frozen[ntype] = self.make_frozen(ntype, self.widths[ntype])
-            self._write_own(ntype, own)
-        self.optimizer = None
-        if self.tables:
-            tables = expanded(self.tables.values())
-            self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers(seed))
-
-    def _write_own(self, ntype: str, own: OwnEdges) -> None:
-        """Move the features of this rank's nodes into their table, as many calls on every rank."""
-        rows, places = self.features.pop(ntype), own.places[ntype]
-        (low, high), ranks = places.owned(own.group.rank), range(own.group.world_size)
-        for start in range(0, max(stop - first for first, stop in map(places.owned, ranks)), CHUNK_ROWS):
-            chosen = torch.arange(min(low + start, high), min(low + start + CHUNK_ROWS, high))
-            self._frozen[ntype].weight[chosen] = rows[start : start + len(chosen)]
-
-    def _name(self, ntype: str, suffix: str = "") -> str | None:
-        return None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
-
-    def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
-        """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
-        number, policy = self._num_nodes[ntype], self._policies.get(ntype)
-        return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=torch.get_default_dtype())
-
-    def make_averages(self) -> dict[str, DistEmbedding]:
-        """Zeros of torch's default dtype for each table, with its partition, and its name with "_average" behind it."""
-        found, dtype = {}, torch.get_default_dtype()
-        for ntype in self.tables:
-            shape, policy = (self._num_nodes[ntype], self.widths[ntype]), self._policies.get(ntype)
-            name = self._name(ntype, "_average")
-            found[ntype] = DistEmbedding(*shape, name, None, policy, dtype=dtype, device=self._device)
-        return found
-
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all tables."""
-        return sum(table.num_embeddings * table.embedding_dim for table in expanded(self.tables.values()))
-
-    def gather(
-        self, ids: Mapping[str, Tensor], tables: Mapping[str, Any] | None = None, are_rows: bool = False
-    ) -> dict[str, Tensor]:
-        """Rows of ids (B,) of every node type, shape (B, D); of learnable ones with their gradients recorded.
-
-        Every table is asked, also for no rows: ranks in lockstep make the same calls.
-
-        Args:
-            ids: By node type.
-            tables: To ask instead of the learnable ones.
-            are_rows: The ids are rows of tables, not nodes.
-        """
-        tables, found = self.tables if tables is None else tables, {}
-        for ntype in self._num_nodes:
-            if ntype in self._frozen:
-                with torch.no_grad():
-                    found[ntype] = self._frozen[ntype](ids[ntype], device=self._device)
-            elif ntype in tables:
-                rows = ids[ntype] if are_rows else self.rows_of(ntype, ids[ntype])
-                found[ntype] = tables[ntype](rows, device=self._device, dtype=torch.get_default_dtype())
-            else:
-                found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
-        return found
-
-    def rows_of(self, ntype: str, nodes: Tensor) -> Tensor:
-        """The rows of nodes in their table, (B,), which its policy may number otherwise."""
-        if ntype not in self._rows:  # a trainer that has a part of the graph asks for few types, or none
-            number = self._num_nodes[ntype]
-            original = as_original_ids(None, self._policies.get(ntype), number, ntype)
-            self._rows[ntype] = None if original is None else torch.from_numpy(original.find(np.arange(number)))
-        found = self._rows[ntype]
-        return nodes if found is None else found[nodes]
-
-    def owned(self, ntype: str, nodes: Tensor, rank: int, num_ranks: int) -> Tensor:
-        """Positions in ``nodes`` (B,) of the nodes that a rank stores, and therefore trains on."""
-        if num_ranks == 1:
-            return torch.arange(len(nodes))
-        book = as_book(self._policies.get(ntype), self._num_nodes[ntype], ntype)
-        owner = layout(book, num_ranks, None, ntype).owner(self.rows_of(ntype, nodes))
-        return (owner == rank).nonzero().flatten()
-
-    def step(self, clip_norm: float | None = None, group: ProcessGroup | None = None) -> None:
-        """Apply the gradients of the rows gathered since the last step.
-
-        Args:
-            clip_norm: The gradients of a table are scaled down to this norm. Over several ranks it is the norm of
-                their concatenation, which is at least that of their mean.
-            group: The ranks.
-        """
-        if self.optimizer is None:
-            return
-        if clip_norm is not None:
-            for table in expanded(self.tables.values()):
-                grads = [grad for _, grad in table.pending()]
-                squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
-                if group is not None:
-                    squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
-                norm = float(squares.sqrt())
-                if norm > clip_norm:
-                    table.scale_gradients(clip_norm / norm)
-        self.optimizer.step()
-
-
-def _matrix(ntype: str, features: Any, num_nodes: int) -> Any:
-    """Checked rows; those of mapped files stay there."""
-    if isinstance(features, MappedRows) and features.shape[0] == num_nodes:
-        return features
-    matrix = features if isinstance(features, Tensor) else torch.from_numpy(np.ascontiguousarray(features))
-    if matrix.dim() != 2 or len(matrix) != num_nodes or not matrix.is_floating_point():
-        raise ShapeError(
-            f"features of {ntype!r} have shape {tuple(matrix.shape)} and dtype {matrix.dtype}; "
-            f"expected floating ({num_nodes}, width)"
-        )
-    return matrix.to(torch.get_default_dtype())

@@ -16,8 +16,9 @@ from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn import trainer
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.models.gnn.trainer import InputRows, WeightAverage
+from graph_emb.models.gnn.trainer import WeightAverage
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.blocks import whole_graph
 from graph_emb.transport import runtime
