@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings, memory_bytes, parse_interval, short
 from graph_emb.evaluate.mlp_config import MLPConfig
-from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import GNN_MODELS, GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
     KGE_MODELS,
     ComplExConfig,
@@ -382,8 +382,16 @@ class RunConfig(Settings):
             )
         if isinstance(model, SkipGramTraining) and model.batch_size is not None and model.in_place:
             raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
+        if isinstance(model, GNNConfig):
+            model.check_trainers(self.parallel.trainers)
+            if model.blocks > 1 and self.parallel.wire_dtype is not None:
+                raise ValueError(
+                    f"parallel.blocks = {model.blocks} is for equal bits, and parallel.wire_dtype rounds what ranks "
+                    "exchange; leave one of them out"
+                )
         if self.parallel.mode == "local":
-            for name, path in paths_of(type(model)).items():
+            paths = {name: path for name, path in paths_of(type(model)).items() if path != "parallel.blocks"}
+            for name, path in paths.items():  # blocks decide about the bits of one process, too
                 if path.startswith("parallel.") and getattr(model, name) != type(model).model_fields[name].default:
                     raise ValueError(
                         f"{path} has no effect on one process; set parallel.mode=collective or leave it out"

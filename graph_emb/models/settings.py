@@ -19,6 +19,8 @@ CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
 DecayName = Literal["linear", "none"]
 
 DTypeName = Literal["float32", "float16", "bfloat16"]
+BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Of a number by the name of its dtype."""
 
 OF_ROWS = (
     "weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "clip_row_ratio", "clip_row_least", "max_norm",
@@ -177,6 +179,12 @@ class ModelSettings(Settings):
         found: torch.dtype = getattr(torch, self.dtype)
         return found
 
+    @property
+    def number_bytes(self) -> tuple[int, int]:
+        """Bytes of a number of a row, and of the rule's state."""
+        row = BYTES_OF[self.dtype]
+        return row, max(4, row) if self.state_dtype is None else BYTES_OF[self.state_dtype]
+
     def search_space(self) -> Space:
         """The part of ``search`` that means something beside the other settings."""
         return self.search
@@ -210,8 +218,10 @@ class ModelSettings(Settings):
             raise ValueError(f"count_power = {self.count_power!r} needs count_rows = True")
         if self.state_dtype is not None and self.rule == "sgd" and not self.momentum:
             raise ValueError("state_dtype has no effect on rule=sgd without momentum, which keeps no state")
-        if self.stochastic_rounding and self.dtype == "float32":
-            raise ValueError("stochastic_rounding has no effect on rows of float32; set dtype=bfloat16 or leave it out")
+        if self.stochastic_rounding and self.dtype in ("float32", "float64"):
+            raise ValueError(
+                f"stochastic_rounding has no effect on rows of {self.dtype}; set dtype=bfloat16 or leave it out"
+            )
         if self.compat is not None and self.compat not in CONVENTIONS[self.rule]:
             known = ", ".join(CONVENTIONS[self.rule])
             raise ValueError(f"compat = {self.compat!r} has no effect on rule={self.rule}, which knows {known}")

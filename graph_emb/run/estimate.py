@@ -233,7 +233,7 @@ def _estimated(
         total, measured = train["seconds_per_epoch"] * getattr(model, "epochs", 1), 0.0
     if math.isnan(total):
         raise ConfigError("the probe ended before its first line of progress; give it more seconds")
-    weight, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
+    weight, state = model.number_bytes
     tables = train["parameters"] * weight
     states = train["parameters"] * state * STATE_SHARE[model.rule]
     kept = config.checkpoint.keep_last * (tables + states) if config.checkpoint.every is not None else 0

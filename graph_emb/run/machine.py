@@ -54,7 +54,7 @@ def file_plan(num_rows: int, model: Any, placement: File) -> str:
     Raises:
         ConfigError: the disk has no room for it, and for the rows that are gathered for validation and saving.
     """
-    row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
+    row, state = model.number_bytes
     table = int(num_rows * model.dim * (row + state * STATE_SHARE[model.rule]))
     gathered = num_rows * model.dim * 4 * (2 if model.valid_every else 1)
     placement.path.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def check_memory(
     """
     import psutil
 
-    row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
+    row, state = model.number_bytes
     copies = tables * kept * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
     numbers, said = (model.dim, "") if width is None else (width, f", {width:,.0f} numbers a node")
     needed, free = int(num_rows * numbers * copies), psutil.virtual_memory().available

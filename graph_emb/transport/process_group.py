@@ -251,6 +251,12 @@ class ProcessGroup:
             dist.all_reduce(values, group=self._group)
         return values
 
+    def copy_first(self, values: Sequence[Tensor], what: str) -> None:
+        """Overwrite tensors with those of the first rank."""
+        with self._translated(what):
+            for value in values:
+                dist.broadcast(value.detach(), dist.get_global_rank(self._group, 0), group=self._group)
+
     def barrier(self, what: str = "barrier") -> None:
         """Return when every rank has come here."""
         self.sum(torch.zeros(1), what)
@@ -410,12 +416,15 @@ class DataParallel:
     Args:
         module: The network; parameters that a step leaves unused are fine.
         group: The ranks; None: this process alone.
+        sums: Whether backward sums the gradients; False leaves that to the caller.
     """
 
-    def __init__(self, module: nn.Module, group: ProcessGroup | None) -> None:
+    def __init__(self, module: nn.Module, group: ProcessGroup | None, sums: bool = True) -> None:
         self.module = module
         self._wrapped: Any = None
-        if group is not None and group.world_size > 1:
+        if group is not None and group.world_size > 1 and not sums:
+            group.copy_first([*module.parameters(), *module.buffers()], "values of a network")
+        elif group is not None and group.world_size > 1:
             self._wrapped = DistributedDataParallel(module, process_group=group._group, find_unused_parameters=True)
             self._wrapped.register_comm_hook(group._group, _sum)
 

@@ -275,6 +275,7 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
         ({**COLLECTIVE, "hogwild": True}, {"rule": "adam"}, "parallel.hogwild has no effect with train.rule"),
         ({**COLLECTIVE, "hogwild": True, "negative_pool": 9}, {}, "negative_pool has no effect with parallel.hogwild"),
         ({"hogwild": True}, {}, "hogwild has no effect on one process"),
+        ({"blocks": 4}, {}, "parallel.blocks = 4 has no effect on deepwalk"),
         (
             {"mode": "kvstore", "servers": 1, "trainers": 2, "negative_pool": 9},
             {"path": "autograd"},

@@ -17,6 +17,7 @@ from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
     OF_LABELS,
     At,
+    DTypeName,
     Epochs,
     MaybeBatchSize,
     RuleName,
@@ -40,6 +41,8 @@ class GNNConfig(SharedRows):
         fanouts: Of each edge type: steps are mini-batches of sampled neighbourhoods.
         clip_norm: Of each table and of each network, whose gradients are scaled down to it.
         ema_decay: See ``WeightAverage``.
+        blocks: See ``graph_emb.models.gnn.step_blocks``; a number of trainers divides it. 1: ranks share the nodes of a
+            step by owner, and agree within rounding.
     """
 
     family: ClassVar[str] = "gnn"
@@ -75,6 +78,12 @@ class GNNConfig(SharedRows):
         default=1, ge=1, le=1_000, description="trainings, of seed, seed + 1 ...; rows: the first's"
     )
     features: bool = Field(default=True, description="take the data set's features; false: learn all inputs")
+    dtype: Literal[DTypeName, "float64"] = Field(  # type: ignore[assignment]  # a wider choice than other models have
+        default="float32", description="how rows are stored, saved as float32; float64: the network computes in it too"
+    )
+    blocks: Annotated[Count, At("parallel.blocks")] = Field(
+        default=1, ge=1, le=1 << 16, description="of each step, computed one by one: equal bits for any number of ranks"
+    )
     inputs: InputsName = Field(default="table", description="a row a node, or one composed of rows that nodes share")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of the tables")
     lr: LearningRate = Field(default=0.01, description="of tables and network")
@@ -87,6 +96,15 @@ class GNNConfig(SharedRows):
     def learned_width(self, ntype: str, etypes: Sequence[EdgeType]) -> int:
         """Of a row of a node type without features, in a graph of these edge types."""
         return self.dim
+
+    def check_trainers(self, num_trainers: int) -> None:
+        """Raise a ConfigError unless trainers share the blocks of a step evenly."""
+        if self.blocks > 1 and self.blocks % num_trainers:
+            fitting = [str(n) for n in range(1, min(self.blocks, 64) + 1) if self.blocks % n == 0]
+            raise ConfigError(
+                f"parallel.blocks = {self.blocks} are not shared evenly by {num_trainers} trainers; take "
+                f"{', '.join(fitting)} trainers, or as many blocks as a multiple of {num_trainers}"
+            )
 
     @property
     def network_lr(self) -> float:
@@ -243,6 +261,12 @@ class SAGEConfig(GNNConfig):
     lr: LearningRate = Field(default=0.005, description="of tables and network")
     epochs: Epochs = 200
     batch_size: MaybeBatchSize = Field(default=64 * 1024, description="target edges of a step, of all ranks; null: all")
+
+    @model_validator(mode="after")
+    def _products_are_as_wide_as_rows(self) -> SAGEConfig:
+        if self.dtype == "float64" and self.precision != "float32":
+            raise ValueError(f"precision = {self.precision!r} rounds what dtype = float64 keeps; leave one of them out")
+        return self
 
 
 GNN_MODELS: dict[str, type[GNNConfig]] = {"rgcn": RGCNConfig, "sage": SAGEConfig}

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.transport.lockstep import layout
-from graph_emb.transport.process_group import ProcessGroup
 
 CHUNK_ROWS = 1 << 16
 """Rows of a table that are written or averaged at a time."""
@@ -180,23 +180,20 @@ class InputRows:
         owner = layout(book, num_ranks, None, ntype).owner(self.rows_of(ntype, nodes))
         return (owner == rank).nonzero().flatten()
 
-    def step(self, clip_norm: float | None = None, group: ProcessGroup | None = None) -> None:
+    def step(self, clip_norm: float | None = None, total: Callable[[list[float]], float] = math.fsum) -> None:
         """Apply the gradients of the rows gathered since the last step.
 
         Args:
-            clip_norm: The gradients of a table are scaled down to this norm. Over several ranks it is the norm of
-                their concatenation, which is at least that of their mean.
-            group: The ranks.
+            clip_norm: The gradients of a table are scaled down to this norm. Over several ranks or blocks it is the
+                norm of their concatenation, which is at least that of their mean.
+            total: The sum of all ranks' squares of norms, given this rank's.
         """
         if self.optimizer is None:
             return
         if clip_norm is not None:
             for table in expanded(self.tables.values()):
                 grads = [grad for _, grad in table.pending()]
-                squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
-                if group is not None:
-                    squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
-                norm = float(squares.sqrt())
+                norm = math.sqrt(total([float(grad.square().sum()) for grad in grads]))
                 if norm > clip_norm:
                     table.scale_gradients(clip_norm / norm)
         self.optimizer.step()

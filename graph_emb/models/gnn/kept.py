@@ -18,7 +18,7 @@ from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.train import GNNResult, predictor_of
+from graph_emb.models.gnn.train import GNNResult, arithmetic, predictor_of
 from graph_emb.models.gnn.trainer import Trainer
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
@@ -73,7 +73,7 @@ class RebuiltNetwork:
     predictor: LinkPredictor | None = None
 
     def __init__(self, kept: KeptNetwork, config: GNNConfig, graph: HeteroGraph, rows: Mapping[str, Any]) -> None:
-        about = kept.about
+        about, self._config = kept.about, config
         self.target: str = about["target"]
         self.one_class: bool = about["one_class"]
         self.class_names: list[str] | None = about["classes"]
@@ -84,6 +84,14 @@ class RebuiltNetwork:
                     f"the network was trained on the {kind} types {_listed(saved)}; the graph has {_listed(found)}"
                 )
         out_dim = config.hidden_dim if about["outputs"] is None else about["outputs"]
+        with arithmetic(config):
+            self.rows: Tensor = self._computed(kept, config, graph, rows, out_dim)
+
+    def _computed(
+        self, kept: KeptNetwork, config: GNNConfig, graph: HeteroGraph, rows: Mapping[str, Any], out_dim: int
+    ) -> Tensor:
+        about, ntypes = kept.about, kept.about["ntypes"]
+        etypes = [tuple(etype) for etype in about["etypes"]]
         if isinstance(config, RGCNConfig):
             network: nn.Module = RGCN(ntypes, etypes, about["widths"], out_dim, config, set(about["learned"]))
         else:
@@ -96,12 +104,13 @@ class RebuiltNetwork:
         whole = config.model_copy(update={"fanouts": None})
         inputs = InputRows(graph.num_nodes, whole, features=rows, etypes=etypes)
         trainer = Trainer(graph, self.target, network, inputs, whole, group=None, seed=0, device="cpu")
-        self.rows: Tensor = trainer.final_rows()
+        return trainer.final_rows()
 
     def scores(self, pairs: Tensor) -> Tensor:
         """Logits of pairs of nodes (B, 2), shape (B,)."""
         assert self.predictor is not None
-        return score_links(self.predictor, FrozenRows(self.rows), pairs)
+        with arithmetic(self._config):
+            return score_links(self.predictor, FrozenRows(self.rows), pairs)
 
     def measure(self, task: NodeTask | LinkTask) -> dict[str, Values]:
         """The task's metrics of the validation part, where there is one, and of the test part."""

@@ -26,7 +26,7 @@ from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import BestRows
 from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
 from graph_emb.sampling.known_triples import KnownAnswers
-from graph_emb.transport.process_group import DataParallel
+from graph_emb.transport.process_group import ProcessGroup
 
 
 class Objective(ABC):
@@ -47,20 +47,23 @@ class Objective(ABC):
     def epoch(self, number: int) -> float:
         """One pass, the ``number``-th from 1; the mean loss over all ranks' nodes, edges or triples."""
         self._rows = None
-        loss_sum = weight_sum = 0.0
+        sums: list[float] = []
+        weight_sum = 0.0
         for network in self.networks:
             network.train()
-        for loss, weight in self._steps(number):
-            loss_sum, weight_sum = loss_sum + loss, weight_sum + weight
+        for losses, weight in self._steps(number):
+            sums = [before + loss for before, loss in zip(sums or [0.0] * len(losses), losses, strict=True)]
+            weight_sum += weight
             self._trainer.step(*self.networks)
-        return self._trainer.total(loss_sum)[0] / weight_sum
+        return self._trainer.mean_loss(sums, weight_sum)
 
     @abstractmethod
-    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
+    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
         """The gradients of a step of an epoch, one after the other, as far as this rank trains it.
 
         Yields:
-            This rank's sum of losses, and the weight of the whole step, which is the number of its items.
+            The sum of losses of each of this rank's blocks, or of all that it trains; and the weight of the whole step,
+            which is the number of its items.
         """
 
     @abstractmethod
@@ -69,36 +72,36 @@ class Objective(ABC):
 
 
 class ItemTraining(Objective):
-    """Epochs over training nodes or edges, of which a rank trains those that it owns.
+    """Epochs over training nodes or edges, of which a rank trains those that it owns, or its blocks of each step.
 
     Args:
         trainer: The network and its inputs.
-        items: Their numbers, shape (E,).
-        owned: Places of those that this rank trains on.
+        num_items: E.
+        owned: Places of those that this rank owns, and trains on unless steps have blocks.
         networks: All that the steps train.
     """
 
-    def __init__(self, trainer: Trainer, items: Tensor, owned: Tensor, *networks: nn.Module) -> None:
+    def __init__(self, trainer: Trainer, num_items: int, owned: Tensor, *networks: nn.Module) -> None:
         super().__init__(trainer, *networks)
-        self._items = items
-        self._owned = torch.zeros(len(items), dtype=torch.bool).index_fill_(0, owned, True)
+        self._num = num_items
+        self._owned = torch.zeros(num_items, dtype=torch.bool).index_fill_(0, owned, True)
 
-    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
-        for places in self._trainer.batches(len(self._items)):
-            yield self._backward(self._items[places], self._owned[places]), len(places)
+    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
+        for places in self._trainer.batches(self._num):
+            items, shares = self._drawn(places), self._trainer.shares(self._owned[places], self.networks)
+            yield [self._backward(items[share], len(places)) for share in shares], len(places)
+
+    def _drawn(self, places: Tensor) -> Tensor:
+        """The items of a step of all ranks, with what belongs to them, (B, *), from their places (B,)."""
+        return places
 
     @abstractmethod
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        """Gradients of the mean loss of a step's nodes or edges (B,) as far as this rank owns them; returns the sum.
-
-        Args:
-            numbers: Of all ranks.
-            owned: Which of them are this rank's, bool.
-        """
+    def _backward(self, items: Tensor, count: int) -> float:
+        """Gradients of some items' part in the mean loss of a step of ``count`` ones; returns the sum."""
 
 
 class NodeClassTraining(ItemTraining):
-    """Epochs over the training nodes that this rank owns.
+    """Epochs over training nodes.
 
     Args:
         trainer: The network and its inputs.
@@ -107,19 +110,22 @@ class NodeClassTraining(ItemTraining):
 
     def __init__(self, trainer: Trainer, task: NodeTask) -> None:
         nodes = task.nodes["train"]
+        self._nodes, self._truth = nodes + trainer.first_row, task.truth[nodes]
         if isinstance(task, OwnNodeTask):
             owned = task.places
-            nodes = torch.zeros(task.sizes["train"], dtype=torch.int64).index_copy_(0, owned, nodes)
+            shared = None if trainer.blocks is None else task.group  # a block has nodes of every rank
+            self._nodes, self._truth = (
+                _of_all(own, owned, task.sizes["train"], shared) for own in (self._nodes, self._truth)
+            )
         else:
             owned = trainer.owned(nodes)
-        super().__init__(trainer, nodes, owned, trainer.network.module)
+        super().__init__(trainer, len(self._nodes), owned, trainer.network.module)
         self._task = task
 
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        own = numbers[owned]
-        rows = self._trainer.compute(own + self._trainer.first_row, repeated=self._trainer.config.batch_size is None)
-        loss = self._task.loss(rows, own)
-        (loss / len(numbers)).backward()
+    def _backward(self, items: Tensor, count: int) -> float:
+        rows = self._trainer.compute(self._nodes[items], repeated=self._trainer.config.batch_size is None)
+        loss = self._task.loss(rows, self._truth[items])
+        (loss / count).backward()
         return loss.item()
 
     def evaluate(self, part: str) -> Values:
@@ -129,8 +135,14 @@ class NodeClassTraining(ItemTraining):
         return self._trainer.agreed(self._task.measure(self._rows, part))
 
 
+def _of_all(own: Tensor, places: Tensor, size: int, group: ProcessGroup | None) -> Tensor:
+    """Values (R, *) at their places among ``size`` ones, of all ranks where there is a group, else zeros elsewhere."""
+    found = own.new_zeros((size, *own.shape[1:])).index_copy_(0, places, own)
+    return found if group is None else group.sum(found, "training nodes")
+
+
 class LinkTraining(ItemTraining):
-    """Epochs over the training edges whose first end this rank owns, each with as many negatives.
+    """Epochs over training edges, of which those are a rank's whose first end it owns, each with as many negatives.
 
     The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
 
@@ -154,23 +166,26 @@ class LinkTraining(ItemTraining):
         config: SAGEConfig,
     ) -> None:
         edges = pairs_of(task.split, "train", "edge", num_nodes)
-        super().__init__(
-            trainer, torch.arange(len(edges)), trainer.owned(edges[:, 0]), trainer.network.module, predictor
-        )
+        super().__init__(trainer, len(edges), trainer.owned(edges[:, 0]), trainer.network.module, predictor)
+        if trainer.blocks is not None:
+            trainer.blocks.generators.append(predictor.generator)
         self._task, self._edges = task, edges
         self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")[not task.has_valid :]}
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
         self._network = predictor
-        self._predictor = DataParallel(predictor, trainer.group)
+        self._predictor = trainer.shared(predictor)
         self._precision = getattr(torch, config.precision)
         trainer.optimizers.append(
             torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
 
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        trainer, edges, count = self._trainer, self._edges[numbers], len(numbers)
-        negatives = self._draw(numbers, edges, trainer.generator)
-        pairs = torch.cat([edges[owned], negatives[owned]])
+    def _drawn(self, places: Tensor) -> Tensor:
+        """Edges, each beside its negative, (B, 2, 2)."""
+        edges = self._edges[places]
+        return torch.stack([edges, self._draw(places, edges, self._trainer.generator)], dim=1)
+
+    def _backward(self, items: Tensor, count: int) -> float:
+        trainer, pairs = self._trainer, items.transpose(0, 1).flatten(0, 1)
         sign = torch.ones(len(pairs), device=trainer.device)
         sign[len(pairs) // 2 :] = -1.0
         if trainer.samples:
@@ -236,8 +251,8 @@ class TripleDecoder(nn.Module):
 class TripleTraining(Objective):
     """Epochs over the training triples of a knowledge graph, judged by filtered ranks as its own models are.
 
-    Ranks share the chunks of each step. A step computes the entities of its triples and negatives once, and the scores
-    of a few chunks at a time.
+    Ranks, or blocks, share the chunks of each step. Each computes the entities of its triples and negatives once, and
+    the scores of a few chunks at a time.
 
     Args:
         trainer: The network and its inputs.
@@ -258,17 +273,25 @@ class TripleTraining(Objective):
         check_candidates(graph, judged, config.candidates)
         self._graph, self._config, self._seed, self._chosen_by = graph, config, seed, judged[0]
         self._known = None if trainer.rank else KnownAnswers.of_all(graph)
-        self._batches = Batches(graph, config, seed, trainer.rank, trainer.num_ranks, lockstep=True)
-        self._network, self._decoder = decoder, DataParallel(decoder, trainer.group)
+        shares, num_shares = [int(trainer.rank)], trainer.num_ranks
+        if trainer.blocks is not None:
+            shares, num_shares = list(trainer.blocks.own), config.blocks
+        self._shares = shares
+        self._batches = [Batches(graph, config, seed, share, num_shares, lockstep=True) for share in shares]
+        self._network, self._decoder = decoder, trainer.shared(decoder)
         self._best, self._epoch = BestRows(), 0
         trainer.optimizers.append(
             torch.optim.Adam(decoder.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
 
-    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
+    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
         self._epoch = number
-        for _, batch in self._batches.epoch(number - 1):
-            yield self._backward(batch) * batch.total_weight, batch.total_weight
+        for found in zip(*(batches.epoch(number - 1) for batches in self._batches), strict=True):
+            losses = []
+            for share, (_, batch) in zip(self._shares, found, strict=True):
+                with self._trainer.computing(share, self.networks):
+                    losses.append(self._backward(batch) * batch.total_weight)
+            yield losses, found[0][1].total_weight
 
     def _backward(self, batch: TripleBatch) -> float:
         trainer = self._trainer

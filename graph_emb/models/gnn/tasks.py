@@ -106,18 +106,18 @@ class NodeTask:
         """C."""
         return int(self.truth.max()) + 1 if self.is_single else self.truth.shape[1]
 
-    def loss(self, logits: Tensor, nodes: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
         """Cross entropy, or the mean over known tasks of the binary one, summed over nodes.
 
         Args:
             logits: Shape (B, C).
-            nodes: Their ids, shape (B,).
+            truth: Their rows of ``truth``, (B,) or (B, C).
         """
-        truth = self.truth[nodes].to(logits.device)
+        truth = truth.to(logits.device)
         if self.is_single:
             return F.cross_entropy(logits, truth, reduction="sum")
         known = ~truth.isnan()
-        each = F.binary_cross_entropy_with_logits(logits, truth.nan_to_num(), reduction="none") * known
+        each = F.binary_cross_entropy_with_logits(logits, truth.nan_to_num().to(logits.dtype), reduction="none") * known
         return (each.sum(dim=1) / known.sum(dim=1).clamp(min=1)).sum()
 
     def measure(self, logits: Tensor, part: str) -> dict[str, float]:

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -16,6 +17,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.terminal import deferred_interrupts
+from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, TrainingResult, run_epochs
@@ -254,6 +256,61 @@ def fit(
     The global random state of torch is left as found. The rest is as in ``train_rgcn``.
     """
     group = group_of_trainers(group)
+    with arithmetic(config):
+        return _fit(
+            build,
+            target,
+            task,
+            graph,
+            config,
+            group,
+            features=features,
+            policies=policies,
+            levels=levels,
+            seed=seed,
+            device=device,
+            table_prefix=table_prefix,
+            progress=progress,
+            on_evaluation=on_evaluation,
+            checkpoints=checkpoints,
+        )
+
+
+@contextmanager
+def arithmetic(config: GNNConfig) -> Iterator[None]:
+    """Networks in float64 where rows are, and on one thread where steps have blocks.
+
+    The order in which a product is summed may follow from the number of threads, which differs between layouts.
+    """
+    before = torch.get_default_dtype()
+    with torch_threads(1) if config.blocks > 1 else nullcontext():
+        if config.dtype == "float64":
+            torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def _fit(
+    build: Callable[[InputRows], nn.Module],
+    target: str,
+    task: Task,
+    graph: HeteroGraph | OwnEdges,
+    config: GNNConfig,
+    group: ProcessGroup | None,
+    *,
+    features: Mapping[str, Any] | None,
+    policies: Mapping[str, Any] | None,
+    levels: Mapping[str, Any] | None,
+    seed: int,
+    device: torch.device | str,
+    table_prefix: str | None,
+    progress: bool,
+    on_evaluation: Callable[[Evaluation], None] | None,
+    checkpoints: PeriodicCheckpoints | None,
+) -> GNNResult:
+    """``fit`` within its arithmetic, among the ranks of a group."""
     inputs = InputRows(
         graph.num_nodes,
         config,

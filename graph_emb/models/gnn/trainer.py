@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.inputs import CHUNK_ROWS, InputRows
-from graph_emb.models.gnn.part_rows import PartRows
+from graph_emb.models.gnn.part_rows import EvenRows, PartRows
+from graph_emb.models.gnn.step_blocks import StepBlocks, check_network
 from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
@@ -39,6 +41,9 @@ class Trainer:
     Attributes:
         first_row: Of a part of the graph, the number in partition order of its first target node; else 0.
         average: Averaged weights, which are evaluated instead of the last ones; None: no average.
+        blocks: Of each step; None: a rank computes the nodes of a step that it owns at once.
+    Raises:
+        ConfigError: ``config.blocks`` that the ranks cannot share evenly, or layers that blocks do not allow.
     """
 
     def __init__(
@@ -56,7 +61,12 @@ class Trainer:
         self.target, self.inputs, self.config, self.group = target, inputs, config, group
         self.device = torch.device(device)
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
-        self.network = DataParallel(network, group)
+        self.blocks: StepBlocks | None = None
+        if config.blocks > 1:
+            config.check_trainers(self.num_ranks)
+            check_network(network, config.blocks)
+            self.blocks = StepBlocks(config.blocks, group, seed)
+        self.network = self.shared(network)
         self.optimizers = [
             torch.optim.Adam(network.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         ]
@@ -65,18 +75,26 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
         self._sampling: NeighborSampling | None = None
         self._whole: Batch | None = None
-        self._repeated: Batch | None = None  # of a partitioned graph: what every step computes
+        self._repeated: dict[int, Batch] = {}  # of a partitioned graph or of blocks: what every step computes
         self._part_rows: PartRows | None = None
+        self._epoch = self._step = 0
         self._own = graph if isinstance(graph, OwnEdges) else None
         self.first_row = 0 if self._own is None else self._own.places[target].owned(self.rank)[0]
+        fanouts = (-1,) * config.num_layers if config.fanouts is None else config.fanouts
         if isinstance(graph, OwnEdges):
-            fanouts = (-1,) * config.num_layers if config.fanouts is None else config.fanouts
             self._sampling = PartitionedNeighborSampling(graph, fanouts, seed)
+        elif config.fanouts is not None or self.blocks is not None:
+            self._sampling = NeighborSampling(graph, fanouts, seed)
+        if self.blocks is not None:
+            self._part_rows = EvenRows(graph, target, inputs, config, group, device)
+        elif isinstance(graph, OwnEdges):
             self._part_rows = PartRows(graph, target, inputs, config, device)
-            return
-        if config.fanouts is not None:
-            self._sampling = NeighborSampling(graph, config.fanouts, seed)
-        self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
+        else:
+            self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
+
+    def shared(self, network: nn.Module) -> DataParallel:
+        """A network of which every rank has a copy; gradients of blocks are not summed until the step."""
+        return DataParallel(network, self.group, sums=self.blocks is None)
 
     def rows_of(self, nodes: Tensor) -> Tensor:
         """Target nodes (B,) as samplers number them: in partition order where this rank has a part of the graph."""
@@ -103,10 +121,11 @@ class Trainer:
             return self.compute_all().index_select(0, nodes.to(self.device))
         if not (repeated and self.config.fanouts is None):
             return self._computed(self.network, self._sampled(self._sampling, nodes))
+        if self.blocks is not None:  # whose nodes come in the same order in every step
+            return self._computed(self.network, self._known(self.blocks.current, self._sampling, nodes))
         order = torch.argsort(self._names(nodes))
-        if self._repeated is None:
-            self._repeated = self._sampled(self._sampling, nodes[order])
-        return self._computed(self.network, self._repeated).index_select(0, torch.argsort(order).to(self.device))
+        batch = self._known(0, self._sampling, nodes[order])
+        return self._computed(self.network, batch).index_select(0, torch.argsort(order).to(self.device))
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
@@ -117,13 +136,19 @@ class Trainer:
         """A batch on the network's device; of a partitioned graph its inputs are rows of tables."""
         return sampling.sample({self.target: nodes}).to(self.device)
 
+    def _known(self, block: int, sampling: NeighborSampling, nodes: Tensor) -> Batch:
+        if block not in self._repeated:
+            self._repeated[block] = self._sampled(sampling, nodes)
+        return self._repeated[block]
+
     def _computed(self, network: Any, batch: Batch, tables: Mapping[str, Any] | None = None) -> Tensor:
-        rows = self.inputs.gather(batch.inputs, tables, are_rows=self._whole is None)
+        rows = self.inputs.gather(batch.inputs, tables, are_rows=self._own is not None)
         out: Tensor = network(batch.blocks, rows)[self.target]
         return out
 
     def start_epoch(self, epoch: int) -> None:
         """Begin the samples of an epoch."""
+        self._epoch, self._step = epoch, 0
         if self._sampling is not None:
             self._sampling.start_epoch(epoch)
 
@@ -165,7 +190,34 @@ class Trainer:
 
     def batches(self, count: int) -> Sequence[Tensor]:
         """Positions among ``count`` in random order, a batch of all ranks at a time; the same on every rank."""
+        if self.blocks is not None and self.config.batch_size is None:
+            return [torch.arange(count)]  # so that a block has the same nodes in every epoch
         return torch.randperm(count, generator=self.generator).split(self.config.batch_size or max(1, count))
+
+    def shares(self, owned: Tensor, networks: Sequence[nn.Module]) -> Iterator[Tensor | slice]:
+        """Selections from a step's items (B,): what this rank computes at a time, with gradients of its own each.
+
+        Args:
+            owned: Which items this rank owns, bool; it computes those unless steps have blocks.
+            networks: All that the step trains.
+        """
+        if self.blocks is None:
+            yield owned
+            return
+        for block, chosen in zip(self.blocks.own, self.blocks.slices(len(owned)), strict=True):
+            with self.computing(block, networks):
+                yield chosen
+
+    def computing(self, block: int, networks: Sequence[nn.Module]) -> AbstractContextManager[None]:
+        """Within it a block of this step is computed, see ``StepBlocks``; without blocks it does nothing."""
+        if self.blocks is None:
+            return nullcontext()
+        return self.blocks.computing(block, (self._epoch, self._step), networks)
+
+    def mean_loss(self, sums: Sequence[float], weight: float) -> float:
+        """The sums of losses of all ranks' shares, divided by the weight of all."""
+        found = self.total(*sums)[0] if self.blocks is None else self.blocks.total(sums)
+        return found / weight
 
     def total(self, *values: float) -> list[float]:
         """Each value summed over the ranks."""
@@ -180,13 +232,19 @@ class Trainer:
 
     def step(self, *networks: nn.Module) -> None:
         """Apply the gradients of the networks and of the tables, each clipped on its own."""
+        self._step += 1
+        if self.blocks is not None:
+            self.blocks.sum_gradients(networks)
         if self.config.clip_norm is not None:
             for network in networks:
                 nn.utils.clip_grad_norm_(network.parameters(), self.config.clip_norm)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        self.inputs.step(self.config.clip_norm, self.group)
+        self.inputs.step(self.config.clip_norm, self._squared_norm)
+
+    def _squared_norm(self, squares: list[float]) -> float:
+        return self.total(sum(squares))[0] if self.blocks is None else self.blocks.total(squares)
 
 
 def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:

@@ -140,7 +140,11 @@ def pair_products(
 
 
 # The bits of a float as unsigned integers: bfloat16 has no numpy type, and a negative value is one with the top bit.
-SIGNS = {torch.float32: (torch.uint32, np.uint32(1 << 31)), torch.bfloat16: (torch.uint16, np.uint16(1 << 15))}
+SIGNS = {
+    torch.float64: (torch.uint64, np.uint64(1 << 63)),
+    torch.float32: (torch.uint32, np.uint32(1 << 31)),
+    torch.bfloat16: (torch.uint16, np.uint16(1 << 15)),
+}
 
 
 @njit(cache=True, parallel=True)
@@ -188,7 +192,7 @@ def dropped_relu_(x: Tensor, dropout: float, generator: torch.Generator) -> Tens
     """``dropout(relu(x))`` in place, without the division by ``1 - dropout``: fold that into the next weight.
 
     Args:
-        x: Shape (B, H), float32 or bfloat16, on the CPU, contiguous; no leaf that requires a gradient.
+        x: Shape (B, H), float32, float64 or bfloat16, on the CPU, contiguous; no leaf that requires a gradient.
         dropout: Share of the elements that become zero, at least 0 and below 1.
         generator: Gives two numbers, which fix the mask at any number of threads.
     Returns:
@@ -199,7 +203,7 @@ def dropped_relu_(x: Tensor, dropout: float, generator: torch.Generator) -> Tens
     if x.dtype not in SIGNS or x.device.type != "cpu" or x.dim() != 2 or not x.is_contiguous():
         raise ShapeError(
             f"dropped_relu_ got {tuple(x.shape)} {x.dtype} on {x.device}; "
-            "give a contiguous float32 or bfloat16 matrix on the CPU"
+            "give a contiguous float32, float64 or bfloat16 matrix on the CPU"
         )
     key, salt = torch.randint(0, 2**32, (2,), generator=generator, dtype=torch.int64).tolist()
     return _DroppedReLU.apply(x, dropout, key, salt)

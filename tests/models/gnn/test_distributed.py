@@ -106,6 +106,8 @@ def learn(
     for ntype, table in result.tables.items():
         places = table.original_ids.find(np.arange(table.num_embeddings))
         rows[ntype] = table(torch.from_numpy(places)).detach()
+    if result.ranked is not None:
+        rows["ranked"] = result.ranked[0]
     dense = [parameter.detach() for parameter in result.model.parameters()]
     return [e.as_dict() for e in result.history], rows, dense
 
@@ -169,6 +171,67 @@ def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
         assert_same_steps(found, learn(config, links, features=features))
 
 
+BLOCKS: dict[str, Any] = {
+    "whole": EXACT.replace(epochs=3, dropout=0.3),
+    "sampled": EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=3, dropout=0.3, clip_norm=0.05),
+    "basis": EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=2, inputs="basis", num_bases=3, edge_dropout=0.3),
+    "links": LINKS.replace(epochs=2, eval_every=1, clip_norm=0.05),
+    "triples": STEPS["triples"][0].replace(dropout=0.2, clip_norm=0.05, ema_decay=0.5),
+}
+"""Steps in blocks; dropout too begins anew with each."""
+
+
+@pytest.mark.parametrize("steps", BLOCKS)
+def test_blocks_of_steps_give_any_ranks_the_same_bits(two_ranks: Ranks, tmp_path: Path, steps: str) -> None:
+    """Rows, network and evaluations of 1, 2 and 4 ranks, on the whole graph, 2 parts and 4 parts."""
+    config, links = BLOCKS[steps].replace(blocks=4, dtype="float64"), steps in ("links", "triples")
+    graph = planted_task(config, links)[0]
+    expected = learn(config, links)
+    assert all(rows.dtype == torch.float64 for rows in expected[1].values())
+    for num_ranks, num_parts in ((4, 0), (1, 2), (2, 4)):
+        parts = None
+        if num_parts:
+            out = tmp_path / f"parts-{num_ranks}-{num_parts}"
+            parts = str(partition.build(graph, num_parts, "random", seed=num_ranks, out=out, report=False).path)
+        for found in two_ranks.run(collective, num_ranks, config, links, parts):
+            assert_same_bits(found, expected)
+
+
+def assert_same_bits(found: Any, expected: Any) -> None:
+    assert found[0] == expected[0]
+    for ntype, rows in found[1].items():  # those that rank triples are on the first rank alone
+        assert torch.equal(rows, expected[1][ntype])
+    for ours, theirs in zip(found[2], expected[2], strict=True):
+        assert ours.dtype == torch.float64
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("steps", ["whole", "links"])
+def test_blocks_take_the_steps_of_whole_batches(steps: str) -> None:
+    """But for rounding: full batches are cut, not drawn anew."""
+    config, links = BLOCKS[steps].replace(dtype="float64", dropout=0.0, clip_norm=None), steps == "links"
+    history, rows, dense = learn(config.replace(blocks=3), links)
+    whole = learn(config, links)
+    for ours, theirs in zip(history, whole[0], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-9)
+    for ntype, own in rows.items():
+        torch.testing.assert_close(own, whole[1][ntype], rtol=0, atol=1e-9)
+    for one, other in zip(dense, whole[2], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+    assert any(not torch.equal(one, other) for one, other in zip(dense, whole[2], strict=True))
+
+
+def test_ranks_that_cannot_share_the_blocks_are_refused(two_ranks: Ranks) -> None:
+    assert two_ranks.run(refused_blocks, 3) == ["refused"] * 3
+
+
+def refused_blocks() -> str:
+    message = "parallel.blocks = 4 are not shared evenly by 3 trainers; take 1, 2, 4 trainers, or as many blocks as a"
+    with pytest.raises(ge.ConfigError, match=message):
+        collective(EXACT.replace(blocks=4), False)
+    return "refused"
+
+
 def assert_same_steps(found: Any, alone: Any) -> None:
     """But for the order in which ranks add, which moves the last bits of float64."""
     for history, rows, dense in found:
@@ -178,9 +241,9 @@ def assert_same_steps(found: Any, alone: Any) -> None:
                 assert (ours[part] is None) == (theirs[part] is None)
                 for metric, value in (ours[part] or {}).items():
                     assert value == pytest.approx(theirs[part][metric], abs=1e-12)
-        for ntype, expected in alone[1].items():
-            assert rows[ntype].dtype == torch.float64
-            torch.testing.assert_close(rows[ntype], expected, rtol=0, atol=1e-12)
+        for ntype, own in rows.items():
+            assert own.dtype == torch.float64
+            torch.testing.assert_close(own, alone[1][ntype], rtol=0, atol=1e-12)
         for parameter, expected in zip(dense, alone[2], strict=True):
             torch.testing.assert_close(parameter, expected, rtol=0, atol=1e-12)
     for ours, theirs in zip(found[0][2], found[1][2], strict=True):

@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {"dim": 8, "hidden_dim": 8, "epochs": 4, "eval_every": 2,
 RUNS = {
     "sage of links": ("sage", "ogbl-ddi", {}),
     "sage of links, averaged": ("sage", "ogbl-ddi", {"ema_decay": 0.5, "predictor_layers": 3}),
+    "sage of links, in blocks of float64": ("sage", "ogbl-ddi", {"dtype": "float64", "parallel": {"blocks": 2}}),
     "rgcn with features": ("rgcn", "ogbn-mag", {"fanouts": [3, 3]}),
     "rgcn of one-hot rows": ("rgcn", "ogbn-mag", {"inputs": "onehot"}),
     "rgcn of bases": ("rgcn", "ogbn-mag", {"inputs": "basis", "num_bases": 2}),

@@ -223,3 +223,10 @@ class Nothing(nn.Linear):
 
     def forward(self, blocks: Any, rows: Any) -> Any:  # type: ignore[override]
         return {}
+
+
+def test_blocks_refuse_layers_that_mix_the_nodes_of_a_batch() -> None:
+    network = nn.Sequential(nn.Linear(16, CLASSES), nn.BatchNorm1d(CLASSES))
+    graph, task = ring()
+    with pytest.raises(ConfigError, match=r"BatchNorm1d normalises by the nodes .* parallel.blocks = 2 computes them"):
+        train_network(network, graph, task, SAMPLED.replace(blocks=2))

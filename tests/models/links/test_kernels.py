@@ -132,6 +132,13 @@ def test_what_is_kept_is_the_relu_and_the_rest_is_zero() -> None:
     assert 0 < kept.sum() < (x > 0).sum()
 
 
+def test_rows_of_64_bits_keep_what_those_of_32_keep() -> None:
+    x = torch.randn(64, 32, generator=seeded())
+    out = dropped_relu_(x.double(), 0.5, seeded())
+    assert out.dtype == torch.float64
+    assert torch.equal(out, dropped_relu_(x.clone(), 0.5, seeded()).double())
+
+
 def test_without_dropout_it_is_relu() -> None:
     x = torch.randn(40, 7, generator=seeded())
     assert torch.equal(dropped_relu_(x.clone(), 0.0, seeded()), x.relu())
@@ -182,7 +189,7 @@ def test_gradients_pass_to_what_was_kept_and_to_nothing_else() -> None:
     assert torch.equal(x.grad, torch.where(out > 0, grad, 0.0))
 
 
-@pytest.mark.parametrize("bad", [torch.ones(2, 3, dtype=torch.float64), torch.ones(6), torch.ones(3, 2).t()])
+@pytest.mark.parametrize("bad", [torch.ones(2, 3, dtype=torch.float16), torch.ones(6), torch.ones(3, 2).t()])
 def test_other_dtypes_and_layouts_are_refused(bad: torch.Tensor) -> None:
-    with pytest.raises(ShapeError, match="contiguous float32 or bfloat16 matrix"):
+    with pytest.raises(ShapeError, match="contiguous float32, float64 or bfloat16 matrix"):
         dropped_relu_(bad, 0.5, seeded())

@@ -184,6 +184,29 @@ def test_two_ranks_make_one_run(entities: Path, ranks: Ranks) -> None:
     assert second == (None, None)
 
 
+def train_in_blocks(folder: str, **parallel: Any) -> Any:
+    parallel["blocks"] = 4
+    result = ge.pipeline("rgcn", folder, parallel=parallel, epochs=12, dtype="float64", lr=0.1)
+    if result.embeddings is None:
+        return None
+    assert result.network is not None
+    return result.embeddings.weights, result.network.tensors, result.metrics["evaluation"]["graph_network"]
+
+
+def train_in_blocks_on_two(folder: str) -> Any:
+    return train_in_blocks(folder, mode="collective", trainers=2)
+
+
+@pytest.mark.dist
+def test_a_run_in_blocks_ends_with_the_bits_of_one_process(entities: Path, ranks: Ranks) -> None:
+    rows, network, found = train_in_blocks(str(entities))
+    theirs, others, judged = ranks.run(train_in_blocks_on_two, 2, str(entities))[0]
+    assert np.array_equal(rows, theirs)
+    assert judged["summary"] == found["summary"]
+    assert {name for name in network if network[name].dtype.itemsize == 8}, "in float64"
+    assert all(np.array_equal(network[name], others[name]) for name in network)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
@@ -195,6 +218,16 @@ def test_two_ranks_make_one_run(entities: Path, ranks: Ranks) -> None:
             r"parallel\.hogwild = True has no effect on rgcn",
         ),
         ("sage", {}, "has 4 edge types, and sage takes one; take rgcn"),
+        (
+            "rgcn",
+            {"parallel": {"mode": "collective", "trainers": 3, "blocks": 4}},
+            r"parallel\.blocks = 4 are not shared evenly by 3 trainers",
+        ),
+        (
+            "rgcn",
+            {"parallel": {"mode": "collective", "trainers": 2, "blocks": 4, "wire_dtype": "bfloat16"}},
+            r"parallel\.blocks = 4 is for equal bits, and parallel\.wire_dtype rounds",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(entities: Path, model: str, options: dict[str, Any], message: str) -> None:
