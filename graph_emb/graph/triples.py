@@ -18,6 +18,21 @@ from graph_emb.graph.typed import summary, summary_card
 PARTS = ("train", "valid", "test")
 
 
+def triples_between(triples: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """The triples of parts of entities: each once, by head, relation and tail; those inside a part are left out.
+
+    Args:
+        triples: Of entities, (T, 3), int64.
+        parts: The part of each entity, (E,).
+    Returns:
+        At most T triples whose ends are parts, (M, 3), int64.
+    """
+    made = np.stack([parts[triples[:, 0]], triples[:, 1], parts[triples[:, 2]]], axis=1).astype(np.int64)
+    made = made[made[:, 0] != made[:, 2]]
+    made = made[np.lexsort(made.T[::-1])]
+    return made[np.concatenate([[True], (made[1:] != made[:-1]).any(axis=1)])] if len(made) else made
+
+
 @dataclass(frozen=True, eq=False)
 class GivenNegatives:
     """Entities of a data set to rank each triple's ends against, shape (B, M) each, int64."""

@@ -43,6 +43,11 @@ class TrainingJob:
     progress: bool = False
     checkpoints: PeriodicCheckpoints | None = None
 
+    def goes_on(self) -> bool:
+        """Whether a checkpoint has the rows, at every rank, so that none need be made first. Every rank calls it."""
+        found = self.checkpoints is not None and self.checkpoints.goes_on
+        return found if self.ranks is None else all(self.ranks.group.gather_objects(found, "resume"))
+
 
 @dataclass(frozen=True)
 class Trained:

@@ -71,12 +71,9 @@ def levels_by_type(
     model: Any = config.model
     if not isinstance(model, SharedRows) or not model.takes_levels:
         return None
-    levels = {}
     if own is not None:
-        for ntype, name in zip(own.ntypes, names or own.ntypes, strict=True):
-            found = own.levels(ntype)
-            levels[name] = found[inverse(own.node_map(ntype))] if own.has_id_map("node") else found
-        return levels
+        return _of_parts(own, names or own.ntypes)
+    levels = {}
     if graph is not None:
         assert model.levels is not None
         total = sum(graph.num_nodes.values())
@@ -92,6 +89,41 @@ def levels_by_type(
     if ranks is not None:
         levels = ranks.group.gather_objects(levels, "the levels of the nodes")[0]
     return levels
+
+
+def _of_parts(own: PartitionedGraph, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The part of each node at each level of a partition, (N, L) by node type, in the graph's order."""
+    levels = {}
+    for ntype, name in zip(own.ntypes, names, strict=True):
+        found = own.levels(ntype)
+        levels[name] = found[inverse(own.node_map(ntype))] if own.has_id_map("node") else found
+    return levels
+
+
+def levels_of_start(
+    config: RunConfig,
+    graph: HeteroGraph | None,
+    own: PartitionedGraph | None,
+    ranks: parallel.Trainers | None,
+    sizes: Sequence[int],
+    typed: HeteroGraph | None = None,
+) -> np.ndarray:
+    """The part of each node at the levels of a multilevel start, in the graph's order. Every rank calls it.
+
+    Args:
+        graph, own, ranks, typed: As of ``levels_by_type``.
+        sizes: Parts by level, coarsest first.
+    Returns:
+        Shape (N, L), the node types one after the other.
+    """
+    if own is not None:
+        columns = [own.level_sizes.index(size) for size in sizes]
+        return np.concatenate([*_of_parts(own, own.ntypes).values()])[:, columns]
+    found = None if graph is None else parallel.levels_of_nodes(config, graph, sizes, typed)
+    if ranks is not None:
+        found = ranks.group.gather_objects(found, "the levels of the nodes")[0]
+    assert found is not None  # the first rank has the graph
+    return found
 
 
 def levels_of_table(

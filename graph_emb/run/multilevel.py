@@ -1,10 +1,12 @@
-"""Multilevel starts: walks on the graph of a partition's parts first, whose rows the nodes begin with.
+"""Multilevel starts: a training on the graph of a partition's parts first, whose rows the nodes begin with.
 
 A part's node of the coarse graph stands for the nodes of the part: an arc between two parts has the sum of their arcs'
 weights, and an arc of a part to itself those inside it, so that its walks are those of the graph, seen by part. The
 ordinary trainer trains it, and token and context rows are handed down (Lin et al. 2020; HARP, Chen et al. 2018). LINE
-draws the arcs between parts alone. In
-several trainers each makes the coarse rows of its own nodes: parts of a level lie inside those of the trainers.
+draws the arcs between parts alone, and knowledge graphs take the triples between parts, each once, under the relations
+that they have; rows of relations go down as they are. In
+several trainers each makes the coarse rows of its own nodes: parts of a level lie inside those of the trainers. Those
+of a knowledge graph lie in even ranges, since its triples are sent to the owners of their ends whatever the parts.
 """
 
 # N nodes, L levels, P parts of a level, D width.
@@ -12,26 +14,32 @@ several trainers each makes the coarse rows of its own nodes: parts of a level l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.csr import to_rows
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.graph.triples import KnowledgeGraph, triples_between
+from graph_emb.models.kge.training import train_kge
 from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.training import Sampler, SkipGram, train_skipgram
 from graph_emb.run.parallel import TABLE, Trainers, given_partition
 from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.walks import EdgeSampler
 from graph_emb.table.initializers import FromParts
+from partition import PartitionedGraph
 
 NODES_PER_PART = 10
 """Of the level that is chosen where none is given."""
@@ -40,7 +48,35 @@ SHARE = 0.5
 
 
 First = tuple[FromParts, FromParts | None]
-"""Initializers of the token and context rows of a model; one table takes the first alone."""
+"""Initializers of the token and context rows of a model, one table takes the first alone; or of entities and relations.
+"""
+
+
+class AnyLevel(Protocol):
+    """A level's graph: the part of each node of the graph below all levels, (N,), and its own number of nodes."""
+
+    @property
+    def members(self) -> NDArray[np.int64]: ...
+
+    @property
+    def num_nodes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class LevelModel:
+    """A model that was trained on a level.
+
+    Attributes:
+        nodes: Tables of a row for each node of the level.
+        others: Those whose rows are the same at every level.
+    """
+
+    nodes: Sequence[Any]
+    others: Sequence[DistEmbedding] = ()
+
+
+Told = tuple[list[LevelModel], dict[str, Any]]
+"""The models of a level, and what the report says of it."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +85,8 @@ class CoarseStart:
 
     Attributes:
         models: Of each model that is trained: one, or LINE's orders.
-        levels: Nodes, walks from each of them or draws of an edge, first rate and seconds of each level that was
-            trained, coarsest first.
+        levels: Nodes, walks from each of them, draws of an edge or epochs, first rate and seconds of each level that
+            was trained, coarsest first.
     """
 
     models: list[First]
@@ -70,6 +106,31 @@ class CoarseGraph:
     graph: PartGraph
     members: NDArray[np.int64]
     book: RangeBook
+
+    @property
+    def num_nodes(self) -> int:
+        """Parts of the level."""
+        return self.graph.num_nodes
+
+
+@dataclass(frozen=True)
+class CoarseTriples:
+    """The triples between the parts of a level.
+
+    Attributes:
+        graph: All of them; of several trainers their number alone.
+        members: The part of each entity, (E,).
+        own: This rank's; None: one process has all.
+    """
+
+    graph: KnowledgeGraph
+    members: NDArray[np.int64]
+    own: OwnTriples | None
+
+    @property
+    def num_nodes(self) -> int:
+        """Parts of the level."""
+        return self.graph.num_entities
 
 
 def sizes_of(config: RunConfig, num_nodes: int) -> tuple[int, ...]:
@@ -103,6 +164,23 @@ def sizes_of(config: RunConfig, num_nodes: int) -> tuple[int, ...]:
             f"{NODES_PER_PART} nodes; leave it out"
         )
     return (chosen,)
+
+
+def check(config: RunConfig, own: PartitionedGraph | None, num_nodes: int) -> None:
+    """Refuse a start that cannot be made.
+
+    Args:
+        own: The partition of which each trainer reads its own parts; None: one process has the whole graph.
+        num_nodes: N.
+    Raises:
+        ConfigError: as ``sizes_of``; or the trainers read a partition without levels.
+    """
+    if own is not None and not own.level_sizes:
+        raise ConfigError(
+            f"model.multilevel: {own.path} has no levels, and no trainer has the whole graph to cut; add them: "
+            f"partition.refine({str(own.path)!r}, [...])"
+        )
+    sizes_of(config, num_nodes)
 
 
 def level_of(
@@ -165,7 +243,7 @@ def start_of(
     """
     own: Any = config.model
 
-    def train(level: CoarseGraph, share: float, first: list[First] | None) -> tuple[list[SkipGram], dict[str, Any]]:
+    def train(level: CoarseGraph, share: float, first: list[First] | None) -> Told:
         num_walks = max(1, round(share * own.num_walks * graph.num_nodes / level.graph.num_nodes))
         lr = None if first is None else own.first_lr  # the first level's follows its walks
         recipe = own.model_copy(update={"multilevel": False, "lr": own.lr or lr})
@@ -181,9 +259,10 @@ def start_of(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        return [model], {"num_walks": num_walks, "lr": result.first_lr}
+        return [LevelModel(model.tables)], {"num_walks": num_walks, "lr": result.first_lr}
 
-    return _descended(graph, levels, policy, ranks, train)
+    coarsen, members = _by_arcs(graph, policy, ranks)
+    return _descended(levels, coarsen, train, members)
 
 
 def line_start(
@@ -205,7 +284,7 @@ def line_start(
     """
     own: Any = config.model
 
-    def train(level: CoarseGraph, share: float, first: list[First] | None) -> tuple[list[SkipGram], dict[str, Any]]:
+    def train(level: CoarseGraph, share: float, first: list[First] | None) -> Told:
         group = None if ranks is None else ranks.group
         edges = EdgeSampler(level.graph, group, draws_per_edge=1).num_edges
         draws = max(1, round(share * own.draws_per_edge * num_edges / edges))
@@ -220,53 +299,148 @@ def line_start(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        return [*result.models.values()], {"draws_per_edge": draws, "lr": own.first_lr}
+        models = [LevelModel(model.tables) for model in result.models.values()]
+        return models, {"draws_per_edge": draws, "lr": own.first_lr}
 
-    return _descended(graph, levels, policy, ranks, train, inside=False)
+    coarsen, members = _by_arcs(graph, policy, ranks, inside=False)
+    return _descended(levels, coarsen, train, members)
+
+
+def triples_start(
+    config: RunConfig,
+    graph: KnowledgeGraph,
+    levels: NDArray[np.integer],
+    own: OwnTriples | None,
+    ranks: Trainers | None,
+    *,
+    progress: bool,
+) -> CoarseStart:
+    """As ``start_of``, by epochs over the triples between parts; work is counted in steps.
+
+    A level has no types of entities and no validation: all its parts are negatives, a schedule by plateaus is linear.
+
+    Args:
+        graph: All triples; on ranks with their ``own`` they are not read.
+        levels: The part of each entity at each level, (E, L), in the order of the graph.
+        own: This rank's triples; None: one process has all.
+    Raises:
+        ConfigError: no triple lies between the parts of a level.
+    """
+    recipe: Any = config.model
+    size, total = recipe.batch_size, graph.num_triples if own is None else own.num_triples
+
+    def coarsen(parts: NDArray[np.integer]) -> CoarseTriples:
+        return triples_level(graph, parts, own, ranks)
+
+    def train(level: CoarseTriples, share: float, first: list[First] | None) -> Told:
+        steps = -(-total // size) / -(-level.graph.num_triples // size)
+        epochs = max(1, round(share * recipe.epochs * steps))
+        scopes = {"negative_scope": "global", "triple_scope": "global"}
+        decay = "linear" if recipe.lr_decay == "plateau" else recipe.lr_decay
+        changed = {"multilevel": False, "epochs": epochs, "valid_every": 0, "lr_decay": decay, **scopes}
+        result = train_kge(
+            level.graph,
+            recipe.model_copy(update=changed),
+            seed=config.seed,
+            own=level.own,
+            num_threads=config.train.threads,
+            progress=progress,
+            first=None if first is None else first[0],
+        )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        model = LevelModel([result.model.entity], [result.model.relation])
+        return [model], {"triples": level.graph.num_triples, "epochs": epochs, "lr": recipe.first_lr}
+
+    return _descended(levels, coarsen, train, lambda members: members)
+
+
+def triples_level(
+    graph: KnowledgeGraph, parts: NDArray[np.integer], own: OwnTriples | None, ranks: Trainers | None
+) -> CoarseTriples:
+    """The triples between the parts of a level. Every rank calls it.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found, members = np.unique(parts, return_inverse=True)
+    held: dict[str, NDArray[np.int64]] = {}
+    if own is None:
+        made = triples_between(graph.train, members)
+        count, elsewhere = len(made), 0
+        held = {"train": made} if count else {}
+    else:
+        assert ranks is not None
+        places = ranks.layout(RangeBook([0, len(found)]))
+        own = own.between(members, places.owner(torch.arange(len(found))).numpy())
+        count = elsewhere = own.num_triples
+    if not count:
+        raise ConfigError(
+            f"model.multilevel: no triple lies between the {len(found)} parts of a level; leave it out, or take more"
+        )
+    between = KnowledgeGraph(graph.name, len(found), graph.num_relations, held, train_elsewhere=elsewhere)
+    return CoarseTriples(between, members, own)
+
+
+def _by_arcs(
+    graph: PartGraph, policy: Any, ranks: Trainers | None, *, inside: bool = True
+) -> tuple[Callable[[NDArray[np.integer]], CoarseGraph], Callable[[NDArray[np.int64]], NDArray[np.int64]]]:
+    """How a level is made of a graph's arcs, and how parts by partition-order id become those by original id."""
+    book = RangeBook([0, graph.num_nodes]) if policy is None else policy.book
+
+    def coarsen(parts: NDArray[np.integer]) -> CoarseGraph:
+        return level_of(graph, parts, book, ranks, inside=inside)
+
+    def by_original(members: NDArray[np.int64]) -> NDArray[np.int64]:
+        original = as_original_ids(None, policy, graph.num_nodes, TABLE)
+        if original is None:
+            return members
+        out = np.empty_like(members)
+        out[original.of(0, len(members))] = members
+        return out
+
+    return coarsen, by_original
 
 
 def _descended(
-    graph: PartGraph,
     levels: NDArray[np.integer],
-    policy: Any,
-    ranks: Trainers | None,
-    train: Callable[[CoarseGraph, float, list[First] | None], tuple[list[SkipGram], dict[str, Any]]],
-    *,
-    inside: bool = True,
+    coarsen: Callable[[NDArray[np.integer]], Any],
+    train: Callable[[Any, float, list[First] | None], Told],
+    by_original: Callable[[NDArray[np.int64]], NDArray[np.int64]],
 ) -> CoarseStart:
     """Train level after level and hand the rows of each model down.
 
     Args:
-        train: From a level's graph, its work as a share of that of the graph itself, and first rows of each model.
-        inside: As of ``level_of``.
+        levels: The part of each node at each level, (N, L), coarsest first.
+        coarsen: The ``AnyLevel`` of a column of them.
+        train: From a level, its work as a share of that of the graph itself, and first rows of each model.
+        by_original: From the part of each node in the order of ``levels`` that by original id.
     """
-    book = RangeBook([0, graph.num_nodes]) if policy is None else policy.book
-    before: tuple[CoarseGraph, list[SkipGram]] | None = None
+    before: tuple[AnyLevel, list[LevelModel]] | None = None
     report = []
     for place, parts in enumerate(levels.T):
-        level, begin = level_of(graph, parts, book, ranks, inside=inside), time.perf_counter()
-        first = None
+        level: AnyLevel = coarsen(parts)
+        begin, first = time.perf_counter(), None
         if before is not None:
-            up = np.empty(level.graph.num_nodes, np.int64)
+            up = np.empty(level.num_nodes, np.int64)
             up[level.members] = before[0].members
             first = [_handed_down(model, up) for model in before[1]]
         models, told = train(level, SHARE / 2 ** (levels.shape[1] - 1 - place), first)
         before, seconds = (level, models), round(time.perf_counter() - begin, 3)
-        report.append({"nodes": level.graph.num_nodes, **told, "seconds": seconds})
+        report.append({"nodes": level.num_nodes, **told, "seconds": seconds})
     assert before is not None  # there is a level at least
-    members, original = before[0].members, as_original_ids(None, policy, graph.num_nodes, TABLE)
-    if original is not None:
-        members = np.empty_like(members)
-        members[original.of(0, len(members))] = before[0].members
+    members = by_original(before[0].members)
     return CoarseStart([_handed_down(model, members) for model in before[1]], report)
 
 
-def _handed_down(model: SkipGram, parts: NDArray[np.int64]) -> First:
-    """First token and context rows of ids whose part is ``parts``, by original id; every rank calls it."""
-    transport = model.embedding.transport
+def _handed_down(model: LevelModel, parts: NDArray[np.int64]) -> First:
+    """First rows of ids whose part is ``parts``, by original id, and of a model's other tables; every rank calls it."""
+    transport = model.nodes[0].transport
     transport.flush()
     transport.barrier()
-    rows = [all_rows(table, wanted=True) for table in model.tables]
+    shared = [all_rows(table, wanted=True) for table in model.nodes]
+    kept = [all_rows(table, wanted=True) for table in model.others]
     transport.barrier()  # every rank stays while another one reads
-    made = [FromParts(own, parts) for own in rows if own is not None]
+    made = [FromParts(rows, parts) for rows in shared if rows is not None]
+    made += [FromParts(rows, np.arange(len(rows))) for rows in kept if rows is not None]
     return made[0], made[1] if len(made) > 1 else None

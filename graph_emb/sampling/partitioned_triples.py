@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from graph_emb.graph.triples import triples_between
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers, query_keys
 from graph_emb.sampling.part_graph import to_ranks
 from graph_emb.transport.process_group import ProcessGroup
@@ -70,6 +71,20 @@ class OwnTriples:
         counts = counts[order] + known[TAIL].counts(triples)
         total = sum(group.gather_objects(len(triples), WHAT))
         return cls(total, len(owner), num_relations, triples, numbers, known, counts, owner, group)
+
+    def between(self, parts: np.ndarray, owner: np.ndarray) -> OwnTriples:
+        """The triples between parts of entities, as ``triples_between`` of those of all ranks. Every rank calls it.
+
+        Args:
+            parts: The part of each entity, (E,).
+            owner: The rank that owns each part, rising.
+        """
+        made = triples_between(self.triples, parts)
+        (made,), _ = to_ranks(owner[made[:, 0]], (made,), self.group, WHAT)
+        made = triples_between(made, np.arange(len(owner)))  # several owners of entities had some of them
+        before = sum(self.group.gather_objects(len(made), WHAT)[: self.group.rank])
+        numbers = before + np.arange(len(made))
+        return OwnTriples.gathered(made, numbers, self.num_relations, owner, self.group)
 
     def occurrences(self) -> np.ndarray:
         """``KnowledgeGraph.occurrences`` of the triples of all ranks, shape (E,). Every rank calls it."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
+from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph, triples_between
 
 TRAIN = np.array([[0, 0, 1], [1, 1, 2]])
 
@@ -13,6 +13,14 @@ def test_counts_and_all_triples() -> None:
     graph = KnowledgeGraph("g", 4, 2, {"train": TRAIN, "test": TRAIN[:1]})
     assert graph.occurrences().tolist() == [1, 2, 1, 0]
     assert len(graph.all_triples()) == 3
+
+
+def test_triples_between_parts_keep_their_relations_once() -> None:
+    triples = np.array([[4, 1, 0], [0, 0, 2], [1, 0, 3], [0, 1, 2], [0, 0, 1]])
+    made = triples_between(triples, np.array([0, 0, 1, 1, 2]))
+    assert made.tolist() == [[0, 0, 1], [0, 1, 1], [2, 1, 0]]  # the first two of 0 and 1, and none inside part 0
+    assert made.dtype == np.int64
+    assert triples_between(triples, np.zeros(5, np.int64)).shape == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from graph_emb.models.settings import (
     Epochs,
     MaybeBatchSize,
     ModelSettings,
+    MultilevelStart,
     RuleName,
     WeightDecay,
 )
@@ -85,7 +86,7 @@ class TripleSettings(ModelSettings):
         return self
 
 
-class KGEConfig(TripleSettings, TableKind):
+class KGEConfig(TripleSettings, TableKind, MultilevelStart):
     """Fields of all knowledge-graph models: those of triples, validation and early stopping.
 
     ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
@@ -216,6 +217,15 @@ class KGEConfig(TripleSettings, TableKind):
         for name in ("lr_factor", "lr_patience") if self.lr_decay != "plateau" else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} = {getattr(self, name)!r} belongs to lr_decay=plateau; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _first_rows_are_of_entities(self) -> KGEConfig:
+        if self.composed and self.multilevel is not False:
+            raise ValueError(
+                f"multilevel = {self.multilevel!r} gives each entity a first row, and those of table = {self.table!r} "
+                "are sums of shared ones; leave it out, or take table=full"
+            )
         return self
 
     @model_validator(mode="after")

@@ -74,6 +74,7 @@ class KGEModel:
         names: Names of the entity and relation tables; an empty one is chosen by the table.
         placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
         levels: The part of each entity at each level, (E, L), for ``config.table`` of position.
+        first: Initializers of entities and relations; None: the scorer's own.
 
     Example:
         >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
@@ -94,6 +95,7 @@ class KGEModel:
         names: tuple[str, str] = ("", ""),
         placement: Any = HOST,
         levels: Any = None,
+        first: tuple[Any, Any] | None = None,
     ) -> None:
         self.config = config
         if config.against_all and placement != HOST:
@@ -103,7 +105,7 @@ class KGEModel:
             )
         self.scorer = scorer_of(config)
         self.drop = Dropout(config.dropout, seed) if config.dropout else None
-        entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
+        entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS) if first is None else first
         self.entity: Table = node_table(
             num_entities,
             self.scorer.dim,

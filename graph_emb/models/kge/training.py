@@ -102,6 +102,7 @@ def train_kge(
     on_epoch: Callable[[KGEProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
     levels: Any = None,
+    first: tuple[Any, Any] | None = None,
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
@@ -126,8 +127,10 @@ def train_kge(
         checkpoints: Saves the training at intervals, and resumes it.
         levels: The part of each entity at each level, (E, L), in the order of the graph; for ``config.table`` of
             position.
+        first: Initializers of entities and relations, those of a multilevel start; None: the model's own.
     Raises:
-        ConfigError: the loss is no longer finite; candidates that cannot be sampled; levels that are missing.
+        ConfigError: the loss is no longer finite; candidates that cannot be sampled; levels that are missing, or the
+            first rows of a multilevel start, which a run makes.
 
     Example:
         >>> from graph_emb.graph.triples import KnowledgeGraph
@@ -143,7 +146,11 @@ def train_kge(
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
     given: Any = {"seed": seed, "part_policy": part_policy, "names": names, "placement": placement}
-    given["levels"] = levels
+    given |= {"levels": levels, "first": first}
+    if config.multilevel is not False and first is None and not (checkpoints is not None and checkpoints.goes_on):
+        raise ConfigError(
+            f"multilevel = {config.multilevel!r} is made by a run (ge.pipeline); give first= here, or leave it out"
+        )
     model = KGEModel(graph.num_entities, graph.num_relations, config, **given)
     training = _KGETraining(graph, model, seed, checkpoints, own, known)
     transport = model.entity.transport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -25,15 +26,16 @@ from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
-from graph_emb.run import own_parts
+from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
-from graph_emb.run.levels import levels_of_table, with_levels
+from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
 from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
@@ -73,6 +75,8 @@ class KGEFamily(Family):
             self._given = test_triples(graph, self.config.dataset)
             graph = replace(graph, parts={**graph.parts, **self._given})
         check_candidates(graph, JUDGED, self.model.candidates)
+        if self.model.multilevel is not False:
+            multilevel.check(self.config, self._parts, graph.num_entities)
         self._take(with_levels(self.config, self._parts))
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
         placement, kept = self.config.train.placement(), self.model.share_kept(graph.num_entities, self.model.dim)
@@ -111,6 +115,7 @@ class KGEFamily(Family):
             save_ids(job.checkpoints.folder, RELATION, relation_ids(graph))
         if self._plan and job.progress:
             print(self._plan, file=sys.stderr)
+        first, spent = self._first(graph, dataset is not None, job)
         result = train_kge(
             graph,
             self.model,
@@ -124,11 +129,25 @@ class KGEFamily(Family):
             on_epoch=lambda entry: job.log(entry.as_dict()),
             checkpoints=job.checkpoints,
             levels=levels,
+            first=first,
         )
         if result.entities is None or result.relations is None:
             return Trained({}, result.interrupted)
         tables = tables_of(graph, result.entities, result.relations)
-        return Trained(tables, result.interrupted, self._metrics(result))
+        return Trained(tables, result.interrupted, {**self._metrics(result), **spent})
+
+    def _first(
+        self, graph: KnowledgeGraph, has_triples: bool, job: TrainingJob
+    ) -> tuple[tuple[FromParts, FromParts | None] | None, dict[str, Any]]:
+        """First rows of entities and relations from a multilevel start, and what it took. Every rank calls it."""
+        if self.model.multilevel is False or job.goes_on():
+            return None, {}
+        begin, sizes = time.perf_counter(), multilevel.sizes_of(self.config, graph.num_entities)
+        whole = _entities(graph) if has_triples and self._parts is None else None
+        levels = levels_of_start(self.config, whole, self._parts, job.ranks, sizes, self._typed)
+        start = multilevel.triples_start(self.config, graph, levels, self._own, job.ranks, progress=job.progress)
+        seconds = time.perf_counter() - begin
+        return start.models[0], {"multilevel": start.levels, "multilevel_seconds": seconds}
 
     def _share(self, dataset: KnowledgeGraph | None, ranks: Trainers) -> tuple[KnowledgeGraph, PartPolicy | None]:
         """The graph, on other ranks than the first without its triples, and who owns which entity. Every rank calls it.

@@ -106,11 +106,6 @@ class PlainFamily(Family):
         whole = None if graph is None or self._parts is not None or not self.model.takes_levels else graph
         return levels_of_table(self.config, None if whole is None else parallel.of_one_type(whole), self._parts, ranks)
 
-    def _goes_on(self, job: TrainingJob) -> bool:
-        """Whether a checkpoint has the rows, at every rank. Every rank calls it."""
-        found = job.checkpoints is not None and job.checkpoints.goes_on
-        return found if job.ranks is None else all(job.ranks.group.gather_objects(found, "resume"))
-
     def _leveled(self, graph: Graph | None, share: parallel.Share | None) -> parallel.Share:
         """The share with the levels of a multilevel start: a trainer's own, or the whole graph in one process."""
         if share is not None:
@@ -125,12 +120,7 @@ class PlainFamily(Family):
         check_section(self.config.evaluate, dataset)
         check_own_split(self.config, dataset.labels, dataset.node_split)
         if getattr(self.model, "multilevel", False) is not False:
-            if self._parts is not None and not self._parts.level_sizes:
-                raise ConfigError(
-                    f"model.multilevel: {self._parts.path} has no levels, and no trainer has the whole graph to cut; "
-                    f"add them: partition.refine({str(self._parts.path)!r}, [...])"
-                )
-            multilevel.sizes_of(self.config, dataset.graph.num_nodes)  # refuses what does not fit
+            multilevel.check(self.config, self._parts, dataset.graph.num_nodes)
 
     def _num_tables(self) -> int:
         return self.model.tables
@@ -208,7 +198,7 @@ class WalkFamily(PlainFamily):
             computed = torch.from_numpy(computed_rows(model, graph, config.seed))
             spent = {"warm_start_seconds": time.perf_counter() - begin}
         context = None
-        if model.multilevel is not False and not self._goes_on(job):
+        if model.multilevel is not False and not job.goes_on():
             coarse = self._coarse_start(graph, share, job, walks)
             ((first, context),) = coarse.models
             spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
@@ -297,7 +287,7 @@ class LineFamily(PlainFamily):
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
         first, spent, begin = None, {}, time.perf_counter()
-        if model.multilevel is not False and not self._goes_on(job):
+        if model.multilevel is not False and not job.goes_on():
             own = self._leveled(graph, share)
             assert own.levels is not None
             of_graph = (own.graph, own.levels, own.policy, ranks, sampler.num_edges)

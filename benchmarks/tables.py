@@ -1,0 +1,106 @@
+"""Tables whose rows nodes share beside a row for each node: score, learnt numbers and seconds, a line a run.
+
+    python benchmarks/tables.py --model complex --dataset fb15k237 --score "mrr" --set model.dim=64 train.epochs=5 \\
+        --rates 0.05 0.1 0.2 --seeds 0 1 2 --json tables.json
+
+Every kind of table gets the same settings and the same few rates. A kind's rate is chosen on the first seed, by the
+validation part of the score where the data set has one; else by the score itself, and that seed is then not counted,
+unless it is the only one. The other seeds train with that rate. Lines that ``--json`` has already are not run again,
+so a command that was cut off goes on, and the summary is of all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+import graph_emb as ge
+from graph_emb.core.yaml_text import parse_yaml
+from graph_emb.run.scores import scores_of
+
+Line = dict[str, Any]
+
+
+class Runs:
+    """Runs of one comparison, kept in a file."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.lines = args, []
+        if args.json is not None and args.json.exists():
+            self.lines = [json.loads(line) for line in args.json.read_text().splitlines()]
+        self.common = {"model": args.model, "dataset": args.dataset, "settings": sorted(args.set)}
+
+    def line(self, kind: str, rate: float | None, seed: int) -> Line:
+        """Of a run, trained unless the file has it."""
+        wanted = {**self.common, "kind": kind, "rate": rate, "seed": seed}
+        for found in self.lines:
+            if all(found[name] == value for name, value in wanted.items()):
+                return found
+        field = "model.inputs" if self.args.model in ("rgcn", "sage") else "model.table"
+        fields = {**dict(text.split("=", 1) for text in self.args.set), field: kind}
+        if field == "model.inputs" and kind == "full":
+            fields[field] = "table"
+        if kind.startswith("position") and self.args.levels:
+            fields["model.levels"] = self.args.levels
+        overrides = {name: parse_yaml(value) for name, value in fields.items()}
+        if rate is not None:
+            overrides["train.lr"] = rate
+        own = ge.pipeline(
+            self.args.model, self.args.dataset, root=self.args.root, seed=seed, threads=self.args.threads, **overrides
+        )
+        scores = scores_of(own.metrics["evaluation"])
+        test = next(name for name in scores if self.args.score in name and not name.startswith("valid"))
+        valid = scores.get(test.replace("test", "valid", 1)) if "test" in test else None
+        made = {
+            "parameters": own.metrics["train"]["parameters"], "seconds": own.metrics["seconds"]["train"],
+            "score": test, "valid": valid, "test": scores[test],
+        }  # fmt: skip
+        self.lines.append({**wanted, **made})
+        if self.args.json is not None:
+            with self.args.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(self.lines[-1]) + "\n")
+        print(", ".join(f"{name} {value}" for name, value in self.lines[-1].items()), flush=True)
+        return self.lines[-1]
+
+    def row(self, kind: str) -> dict[str, Any]:
+        """A kind's mean with the spread over seeds, at the rate of the first seed's best."""
+        first, *others = self.args.seeds
+        tried = [self.line(kind, rate, first) for rate in self.args.rates]
+        best = max(tried, key=lambda line: line["test"] if line["valid"] is None else line["valid"])
+        own = [self.line(kind, best["rate"], seed) for seed in others]
+        if not own or len(tried) == 1 or best["valid"] is not None:
+            own.insert(0, best)
+        scores = [line["test"] for line in own]
+        return {
+            "kind": kind, "rate": best["rate"], "learnt numbers": best["parameters"], best["score"]: np.mean(scores),
+            "std": np.std(scores, ddof=1) if len(scores) > 1 else float("nan"), "seeds": len(scores),
+            "s": np.mean([line["seconds"] for line in own]),
+        }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default="../shared/data")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--score", required=True, help="the first score whose name has this in it, of no validation")
+    parser.add_argument("--kinds", nargs="+", default=["full", "position", "position-hash", "hash"])
+    parser.add_argument("--levels", help="of position kinds, such as [8,64,512]")
+    parser.add_argument("--rates", nargs="+", type=float, default=[None], help="default: the model's own")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings of every kind")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="lines are added to this file")
+    args = parser.parse_args()
+    runs = Runs(args)
+    rows = [runs.row(kind) for kind in args.kinds]
+    print(tabulate(rows, headers="keys", floatfmt=".4f", intfmt=","))
+
+
+if __name__ == "__main__":
+    main()
