@@ -11,7 +11,8 @@ Legend: N nodes, L levels, h hashes, D width, B asked ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -143,11 +144,9 @@ class ComposedEmbedding(Card):
             ]
         else:
             factor = (len(sizes) * placed + self.num_hashes) ** -0.5
-            digest = _digest(self._levels, found) if placed else ""
+            stem = f"{name}.{_digest(self._levels, found)}of{self._num_rows}" if placed else ""
             self._positions = [
-                DistEmbedding(
-                    size, embedding_dim, f"{name}.{digest}.level{place}", Scaled(base, factor, place), **one_row
-                )
+                DistEmbedding(size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), **one_row)
                 for place, size in enumerate(sizes if placed else ())
             ]
         self.tables = list(self._positions)
@@ -275,6 +274,43 @@ class ComposedEmbedding(Card):
         """Rows by id outside autograd: ``emb.weight[ids]``. They are sums, so they cannot be assigned."""
         return ComposedRows(self)
 
+    def names_in(self, saved: Mapping[str, int]) -> dict[str, str]:
+        """What a checkpoint of fewer nodes, whose levels are those of the first ones here, calls the levels' tables.
+
+        ``partition.extend`` keeps the chains of old nodes and numbers new ones after them, so that a table of the grown
+        graph goes on with its rows; those of new nodes are made of the same.
+
+        Args:
+            saved: Rows of the checkpoint's tables, by name.
+        Returns:
+            Its names by the ones here; empty where they are the same, or it has no such tables.
+        Raises:
+            ConfigError: its levels are not those of the nodes here.
+        """
+        if not self.kind.startswith("position"):
+            return {}
+        own = self._positions[0].name.split(".")[-2]
+        form = re.compile(rf"{re.escape(self._name)}\.([0-9a-f]{{8}})of([0-9]+)\.level0")
+        found = {f"{match[1]}of{match[2]}": match for match in map(form.fullmatch, saved) if match}
+        if not found or own in found:
+            return {}
+        chains, match = next(iter(found.items()))
+        count = int(match[2])
+        names = {table.name: f"{self._name}.{chains}.level{place}" for place, table in enumerate(self._positions)}
+        known = sum(name.startswith(f"{self._name}.{chains}.level") for name in saved)
+        same = known == len(names) and count < self._num_rows
+        if not same or _digest(self._levels, self._original_ids, count) != match[1]:
+            raise ConfigError(
+                f"table {self._name!r}: the checkpoint has other levels of its {count} nodes than the first ones of "
+                f"these {self._num_rows}; use its partition, or one that partition.extend made of it"
+            )
+        if self._scope == "part" and saved[names[self._positions[0].name]] != self._positions[0].num_embeddings:
+            raise ConfigError(
+                f"table {self._name!r}: the checkpoint has {saved[names[self._positions[0].name]]} parts of level 0, "
+                f"these are {self._positions[0].num_embeddings}, by which scope='part' hashes; pass level_sizes="
+            )
+        return names
+
     def reset_trace(self) -> None:
         """As ``DistEmbedding.reset_trace``, of all tables."""
         for table in self.tables:
@@ -394,9 +430,15 @@ def _sizes_of(name: str, levels: np.ndarray, given: Sequence[int] | None) -> tup
     return tuple(int(size) for size in given)
 
 
-def _digest(levels: np.ndarray, original: OriginalIds | None) -> str:
-    """A name of what the levels say of each original id, whatever the order: tables of another partition differ."""
+def _digest(levels: np.ndarray, original: OriginalIds | None, count: int | None = None) -> str:
+    """A name of what the levels say of each original id, whatever the order: tables of another partition differ.
+
+    Args:
+        count: Of the original ids below it alone; None: of all.
+    """
     ids = np.arange(len(levels), dtype=np.int64) if original is None else original.of(0, len(levels))
+    if count is not None:
+        levels, ids = levels[ids < count], ids[ids < count]
     keys = mix64(ids.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(1))
     for column in levels.T:
         keys = mix64(keys ^ (column.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))

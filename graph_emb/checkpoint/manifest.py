@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -219,6 +219,18 @@ class CheckpointManifest(_Lean):
         for growth in (table.growth for table in self.tables.values() if table.growth):
             rows += growth.candidates + (growth.delta.gone if growth.delta else [])
         return rows + ([self.dense] if self.dense else [])
+
+    def renamed(self, names: Mapping[str, str]) -> CheckpointManifest:
+        """The same with other names of tables, by those that they have."""
+
+        def of(group: GroupEntry) -> GroupEntry:
+            return group.model_copy(update={"tables": [names.get(name, name) for name in group.tables]})
+
+        tables = {names.get(name, name): table for name, table in self.tables.items()}
+        groups = [[of(group) for group in optimizer.groups] for optimizer in self.optimizers]
+        pairs = zip(self.optimizers, groups, strict=True)
+        optimizers = [optimizer.model_copy(update={"groups": own}) for optimizer, own in pairs]
+        return self.model_copy(update={"tables": tables, "optimizers": optimizers})
 
     def to_json(self) -> str:
         """The file's text, its own checksum included."""
