@@ -242,6 +242,14 @@ def _estimate(parser: Parser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seconds", metavar="S", type=float, help="of training to measure; default: 8")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
+    parser.add_argument(
+        "--hosts",
+        metavar="N",
+        dest="num_hosts",
+        type=int,
+        help="of deepwalk and node2vec: seconds and bytes on N machines like this one, with a trainer each",
+    )
+    parser.add_argument("--link", metavar="RATE", help="between them: 10gbit (default), 250mbit, or 10gbit,80us")
     add_flags(parser, TRAIN_FLAGS)
     parser.set_defaults(recipe=None, hosts=None, from_run=None, new_edges=[])
 

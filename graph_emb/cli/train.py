@@ -80,10 +80,18 @@ def _following(config: RunConfig) -> RunConfig:
 
 def estimate(args: argparse.Namespace) -> int:
     """Train a few seconds, print what the whole would take; --json writes it."""
-    from graph_emb.run.estimate import PROBE_S, estimate_of
+    from graph_emb.run.cost import Forecast, Link
+    from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of, estimate_on
 
+    if args.link is not None and args.num_hosts is None:
+        raise ConfigError("--link has no effect without --hosts; give the number of machines")
+    link = Link.parse(args.link or "10gbit")
     say(args, "graph-emb: measuring a few seconds of this training; nothing of it is kept")
-    found = estimate_of(_following(config_of(args)), PROBE_S if args.seconds is None else args.seconds)
+    config, seconds = _following(config_of(args)), PROBE_S if args.seconds is None else args.seconds
+    found: Estimate | Forecast
+    found = (
+        estimate_of(config, seconds) if args.num_hosts is None else estimate_on(config, args.num_hosts, link, seconds)
+    )
     if args.json is not None:
         replace_json(args.json, found.as_dict())
     print(found)

@@ -17,16 +17,23 @@ from typing import Any
 
 from graph_emb.config import RunConfig, config_from, config_text, place_key
 from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
 from graph_emb.run.continuing import CONTEXT
-from graph_emb.run.inputs import absolute_paths
+from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_token, forecast
+from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
+from graph_emb.run.parallel import assigned
 from graph_emb.run.run_folder import LOG, read_metrics
+from graph_emb.transport.process_group import SHARED_VARIABLE
 
 PROBE_S = 8.0
 """Seconds of training between two lines of the history that are enough."""
 PATIENCE, LEAST_S = 12, 60.0
 """Times that many seconds, and these at least, a probe may train before it is stopped, whatever it has logged."""
 LOOK_S = 0.2
+PACE = ("walks", "tokens", "exchange_seconds", "bytes_sent")
+"""Counts of a line of walks from which the costs of a machine follow."""
 
 Line = Mapping[str, Any]
 Points = list[tuple[float, float]]
@@ -105,6 +112,61 @@ def estimate(
     return estimate_of(config_from(*layers), seconds)
 
 
+def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROBE_S) -> Forecast:
+    """Seconds and traffic of a training of walks on several machines like this one, one trainer each.
+
+    One trainer alone and two trainers that exchange through sockets are measured here for some seconds each; the
+    partition of the graph into ``hosts`` parts tells the bytes.
+
+    Args:
+        config: Of one process; its model trains walks by SGD in place.
+        hosts: Machines, 2 at least.
+        link: Between them.
+        seconds: Of each probe.
+    Raises:
+        ConfigError: another model or rule, one machine, or fewer nodes than machines.
+    """
+    model = config.model
+    if not (isinstance(model, WalkConfig) and isinstance(model, EdgePolicy) and model.in_place):
+        raise ConfigError(
+            f"hosts = {hosts}: machines are estimated for deepwalk and node2vec by sgd in place, not for {model.name} "
+            f"with train.rule={model.rule}; leave --hosts out"
+        )
+    if hosts < 2:
+        raise ConfigError(f"hosts = {hosts}: give 2 machines at least, or leave --hosts out")
+    trainers = {"mode": "collective", "trainers": 2, "servers": 0}
+    quiet = {
+        "train": {"log_interval": min(config.train.log_interval, seconds / 8)},
+        "evaluate": {"enabled": False},
+        "output": {"report": "none"},
+        "checkpoint": {"every": None, "keep_last": 2, "background": False},
+    }
+    held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
+    threads = config.train.threads or os.cpu_count() or 1
+    alone = config_from(held, quiet, {"train": {"threads": threads}})
+    pair = config_from(held, quiet, {"parallel": trainers, "train": {"threads": max(1, threads // 2)}})
+    with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
+        paces = []
+        for name, probed in (("alone", alone), ("pair", pair)):
+            place = Path(folder, name)
+            place.mkdir()
+            (lines,), _, _ = _probed(place, probed, seconds, sockets=True)
+            first, last = (lines[0], lines[-1]) if len(lines) > 1 else ({}, lines[0])
+            paces.append({key: last[key] - first.get(key, 0) for key in (*PACE, "elapsed")})
+    single, two = paces
+    costs = Costs(
+        token_us=1e6 * single["elapsed"] / single["tokens"],
+        byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
+    )
+    graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
+    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
+    cut = config_from(held, {"parallel": {**trainers, "trainers": hosts, "oversubscribe": True}})
+    parts = assigned(whole, cut).homogeneous()
+    bytes_token, interval = bytes_of_token(graph, parts, model, hosts, config.seed)
+    tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
+    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)
+
+
 def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
     """As ``estimate``, of a whole configuration."""
     if config.dataset.held is not None or config.dataset.digest is not None:
@@ -133,10 +195,12 @@ def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
     return _estimated(config, metrics, stages, rows)
 
 
-def _probed(place: Path, config: RunConfig, seconds: float) -> tuple[list[list[Line]], dict[str, Any], int]:
+def _probed(
+    place: Path, config: RunConfig, seconds: float, sockets: bool = False
+) -> tuple[list[list[Line]], dict[str, Any], int]:
     """The stages and metrics of a run that was stopped after some seconds, and the bytes of its rows."""
     (place / "config.yaml").write_text(config_text(config), encoding="utf-8")
-    lines = _probe(place, seconds, config)
+    lines = _probe(place, seconds, config, sockets)
     files = [*(place / "run").rglob("embeddings.*"), *(place / "run").glob(CONTEXT)]
     rows = sum(file.stat().st_size for file in files)
     return stages_of(lines), read_metrics(place / "run"), rows
@@ -168,7 +232,7 @@ def _seconds(line: Line) -> float:
     return seconds
 
 
-def _probe(place: Path, seconds: float, config: RunConfig) -> list[dict[str, Any]]:
+def _probe(place: Path, seconds: float, config: RunConfig, sockets: bool = False) -> list[dict[str, Any]]:
     """Train in another process until it has logged enough, and return its history.
 
     Raises:
@@ -176,6 +240,8 @@ def _probe(place: Path, seconds: float, config: RunConfig) -> list[dict[str, Any
     """
     words = ["-q", "train", "--config", str(place / "config.yaml"), "--out", str(place / "run")]
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    if config.parallel.trainers > 1 and sockets:
+        environment[SHARED_VARIABLE] = "0"
     process = subprocess.Popen(
         [sys.executable, "-m", "graph_emb", *words],
         env=environment,

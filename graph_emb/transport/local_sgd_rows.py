@@ -26,7 +26,7 @@ from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.lockstep import COPY, RETURN
 
 
-class CopiedRows:
+class RowCopies:
     """Memory and counts of copies of other ranks' rows, in collective mode.
 
     Memory is reused between turns: fresh pages cost more than the rows that are laid on them.
@@ -77,14 +77,14 @@ class CopiedRows:
         self._transport.num_steps += 1
 
 
-class LocalSGDRows(CopiedRows):
+class LocalSGDRows(RowCopies):
     """Local SGD in collective mode: ranks train copies of each other's rows for a while, then give back the changes.
 
     A pull asks for the ids of all tables in one exchange, and the rows come in one. The owners remember who has which
     rows, so that ``give_back`` sends changes without ids.
 
     Args:
-        transport, tables: As in ``CopiedRows``.
+        transport, tables: As in ``RowCopies``.
     """
 
     def __init__(self, transport: CollectiveTransport, tables: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class Piece:
         return int(self.asks.sum())
 
 
-class OverlappedRows(CopiedRows):
+class OverlappedRows(RowCopies):
     """Local SGD whose exchanges travel in the background while the ranks train.
 
     ``plan`` sends the ids of several intervals ahead. At the border before interval k a rank takes what came meanwhile,
@@ -205,7 +205,7 @@ class OverlappedRows(CopiedRows):
     at the owner, and two at third ranks.
 
     Args:
-        transport, tables: As in ``CopiedRows``.
+        transport, tables: As in ``RowCopies``.
     Attributes:
         seconds: Time of exchanges: laying out, travelling (waiting for others included), adding up.
         hidden: Of it, the time during which this rank trained.

@@ -49,10 +49,19 @@ def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: i
     By default fewer where the first rate is higher than 0.025, in proportion: rows then go as far from each other.
     """
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
+    return ranks * (
+        model.config.exchange_walks or usual_walks(model.num_nodes, ranks, walk_length, total_walks, rate, most)
+    )
+
+
+def usual_walks(
+    num_nodes: int, ranks: int, walk_length: int, total_walks: int, rate: float, most: int = MOST_WALKS
+) -> int:
+    """Walks of a rank between two exchanges by default, at most ``most``; the rest as of ``walks_together``."""
     of_training = -(-total_walks // (ranks * EXCHANGES))
-    of_graph = int(TOKENS_OF_A_NODE * model.num_nodes) // (ranks * walk_length)
+    of_graph = int(TOKENS_OF_A_NODE * num_nodes) // (ranks * walk_length)
     drift = min(1.0, LOWEST / rate) if rate > 0 else 1.0
-    return ranks * (model.config.exchange_walks or max(1, int(drift * min(most, max(of_training, of_graph)))))
+    return max(1, int(drift * min(most, max(of_training, of_graph))))
 
 
 def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampler:

@@ -1,0 +1,188 @@
+"""What a training of walks costs on several machines: work, exchange and wire, from constants measured on this one.
+
+Legend: N nodes, B walks, L nodes of a walk, S blocks of a walk, K negatives of a block, W machines with a trainer each.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.config import WalkConfig
+from graph_emb.models.skipgram.local_sgd import usual_walks
+from graph_emb.models.skipgram.model import num_blocks
+from graph_emb.models.skipgram.rates import rate_of_walks
+from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.walks import WalkSampler
+
+MESSAGES = 5
+"""Exchanges of an interval: numbers, ids and rows of the pull; numbers and rows of the changes."""
+_GBIT = {"mbit": 1e-3, "gbit": 1.0}
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins a machine to the others, each way.
+
+    Attributes:
+        gbit: 10^9 bits a second.
+        latency_us: Microseconds of a message.
+    """
+
+    gbit: float
+    latency_us: float = 50.0
+
+    @classmethod
+    def parse(cls, words: str) -> Link:
+        """Read ``10gbit``, ``250mbit`` or ``10gbit,80us``.
+
+        Raises:
+            ConfigError: other words, or numbers that are not above 0.
+        """
+        found = re.fullmatch(r"([0-9.]+)(mbit|gbit)(?:,([0-9.]+)us)?", words.strip().lower())
+        try:
+            assert found is not None
+            rate = float(found[1]) * _GBIT[found[2]]
+            latency = cls.latency_us if found[3] is None else float(found[3])
+        except (AssertionError, ValueError):
+            rate = latency = 0.0
+        if not 0 < rate < math.inf or not 0 < latency < math.inf:
+            raise ConfigError(f"link = {words!r}: give a rate, as 10gbit or 250mbit, and if need be 10gbit,80us")
+        return cls(rate, latency)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Constants of a machine.
+
+    Attributes:
+        token_us: Microseconds of a token where one machine trains alone: walking, drawing, training.
+        byte_ns: Nanoseconds of a byte that is sent and another that comes, wire left out: laying out, sockets, adding
+            up.
+    """
+
+    token_us: float
+    byte_ns: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A training on W machines.
+
+    Attributes:
+        hosts: W.
+        seconds: Of training.
+        work, exchange, wire, start: What they are made of: training; laying out and sending by the processor; bytes on
+            the wire; the start-up of messages.
+        bytes_token: Sent for each token.
+        bound: Which of them is largest.
+    """
+
+    hosts: int
+    seconds: float
+    work: float
+    exchange: float
+    wire: float
+    start: float
+    bytes_token: float
+    bound: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {getattr(self, name):,.1f} s" for name in ("work", "exchange", "wire", "start"))
+        rows = [
+            ("machines", f"{self.hosts}"),
+            ("training there", f"{self.seconds:,.1f} s ({parts})"),
+            ("bytes a token", f"{self.bytes_token:,.0f}"),
+            ("bound by", self.bound),
+        ]
+        return tabulate(rows, tablefmt="plain", disable_numparse=True)
+
+
+def forecast(
+    costs: Costs,
+    link: Link,
+    hosts: int,
+    tokens: float,
+    bytes_token: float,
+    tokens_interval: float,
+    *,
+    overlap: bool = False,
+    cores: int | None = None,
+) -> Forecast:
+    """Seconds of a training on ``hosts`` machines with one trainer each.
+
+    work = t/W, exchange = b t/W, wire = 8 b t/(W g), start = l m t/(W i), with t tokens, b bytes a token, g bits a
+    second, l the latency, m messages of an interval to each other machine, i tokens of a machine in an interval.
+    Overlapped, wire and start hide behind the rest, or it behind them.
+
+    Args:
+        tokens: Of all machines.
+        bytes_token: Bytes that a machine sends for a token of its own.
+        tokens_interval: Tokens of a machine between two exchanges.
+        overlap: As ``parallel.overlap``.
+        cores: Where all trainers share so many cores of this machine; None: each has its own machine.
+    """
+    share, crowd = tokens / hosts, max(1.0, hosts / cores) if cores else 1.0
+    work = share * costs.token_us * 1e-6 * crowd
+    sent = share * bytes_token if hosts > 1 else 0.0
+    exchange, wire = sent * costs.byte_ns * 1e-9 * crowd, sent * 8 / (link.gbit * 1e9)
+    start = share / tokens_interval * MESSAGES * (hosts - 1) * link.latency_us * 1e-6
+    seconds = max(work + exchange, wire + start) if overlap else work + exchange + wire + start
+    parts = {"work": work, "exchange": exchange, "wire": wire, "start": start}
+    return Forecast(hosts, seconds, **parts, bytes_token=sent / share, bound=max(parts, key=lambda name: parts[name]))
+
+
+def bytes_of_row(dim: int) -> int:
+    """Bytes that a machine sends for a copied row: its id, the row of another that it serves, the changes back."""
+    return 8 + 2 * 4 * dim
+
+
+def bytes_of_token(
+    graph: Graph, parts: np.ndarray, config: WalkConfig, hosts: int, seed: int = 0
+) -> tuple[float, float]:
+    """Bytes that a machine sends for each of its tokens, and its tokens between two exchanges, by walking some.
+
+    The walks of an interval are drawn, and the distinct rows of other machines are counted that they and their
+    negatives need. Walkers that travel are left out.
+
+    Args:
+        graph: As the walks see it.
+        parts: The machine of each node, (N,).
+        config: Trains by SGD in place.
+        hosts: W.
+    """
+    p, q = getattr(config, "p", 1.0), getattr(config, "q", 1.0)
+    sampler = WalkSampler(graph, num_walks=config.num_walks, walk_length=config.walk_length, p=p, q=q, seed=seed)
+    total = config.epochs * config.num_walks * graph.num_nodes
+    rate = config.first_lr
+    if config.rate_follows_walks:
+        rate = rate_of_walks(total * config.walk_length, graph.num_arcs)
+    interval = config.exchange_walks or usual_walks(graph.num_nodes, hosts, config.walk_length, total, rate)
+    negatives = NegativeSampler(sampler.degrees(), config.negative_power, seed=seed)
+    walks, index = next(iter(sampler.numbered_batches(interval * hosts)))
+    drawn = negatives.sample_for(index, num_blocks(config.walk_length, config) * config.shared_negatives)
+    rows, tokens, home = 0, 0, parts[walks[:, 0]]
+    for host in range(hosts):
+        own = walks[home == host]
+        nodes = _others(own[own >= 0], parts, host)
+        both = np.union1d(nodes, _others(drawn[home == host].ravel(), parts, host))
+        rows += len(both) + (len(nodes) if config.tables == 2 else 0)
+        tokens += int((own >= 0).sum())
+    return rows / tokens * bytes_of_row(config.dim), tokens / hosts
+
+
+def _others(nodes: np.ndarray, parts: np.ndarray, host: int) -> np.ndarray:
+    """The distinct ones of nodes that are on other machines, ascending."""
+    found: np.ndarray = np.unique(nodes[parts[nodes] != host])
+    return found

@@ -1,0 +1,101 @@
+"""Costs of machines: the formula by hand, the bytes by counting, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.config import config_from
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.run.cost import Costs, Link, bytes_of_row, bytes_of_token, forecast
+from graph_emb.run.estimate import estimate_on
+
+COSTS, LINK = Costs(token_us=2.0, byte_ns=3.0), Link(8.0, latency_us=100.0)
+
+
+def test_seconds_are_work_exchange_wire_and_start() -> None:
+    found = forecast(COSTS, LINK, 4, tokens=4e6, bytes_token=1000.0, tokens_interval=1e4)
+    assert found.work == pytest.approx(2.0)  # a million tokens of 2 us
+    assert found.exchange == pytest.approx(3.0)  # 10^9 bytes of 3 ns
+    assert found.wire == pytest.approx(1.0)  # at 10^9 bytes a second
+    assert found.start == pytest.approx(100 * 5 * 3 * 100e-6)
+    assert found.seconds == pytest.approx(6.15)
+    assert found.bound == "exchange"
+
+
+def test_overlapped_the_longer_of_wire_and_work_counts() -> None:
+    fast = forecast(COSTS, LINK, 4, 4e6, 1000.0, 1e4, overlap=True)
+    assert fast.seconds == pytest.approx(5.0)
+    slow = forecast(COSTS, Link(0.8, 100.0), 4, 4e6, 1000.0, 1e4, overlap=True)
+    assert slow.seconds == pytest.approx(10.15)
+    assert slow.bound == "wire"
+
+
+def test_trainers_that_share_cores_work_one_after_the_other() -> None:
+    found = forecast(COSTS, LINK, 4, 4e6, 1000.0, 1e4, cores=2)
+    assert (found.work, found.exchange, found.wire) == pytest.approx((4.0, 6.0, 1.0))
+    assert forecast(COSTS, LINK, 1, 4e6, 1000.0, 1e4).seconds == pytest.approx(8.0)  # nothing is sent
+
+
+def two_rings(links: int) -> Graph:
+    """Two rings of 50 nodes, joined by some edges."""
+    ring = np.arange(50)
+    sources, targets = (
+        np.r_[ring, ring + 50, ring[:links]],
+        np.r_[(ring + 1) % 50, (ring + 1) % 50 + 50, ring[:links] + 50],
+    )
+    return Graph.from_edges(sources, targets, num_nodes=100, directed=False)
+
+
+def test_bytes_follow_the_rows_of_other_machines() -> None:
+    config = PlainWalkConfig(dim=4, walk_length=10, num_walks=1, shared_negatives=1, block=10)
+    config = config.model_copy(update={"exchange_walks": 100})  # more than there are: 50 of each machine
+    parts = np.repeat([0, 1], 50)
+    near, interval = bytes_of_token(two_rings(0), parts, config, 2)
+    assert interval == 500
+    assert 0 < near < 50 * bytes_of_row(4) / 500  # no token elsewhere, at most 50 negatives
+    far, _ = bytes_of_token(two_rings(50), parts, config, 2)
+    assert far == pytest.approx((50 + 50) * bytes_of_row(4) / 500, rel=0.1)  # nearly every row of both tables
+    one, _ = bytes_of_token(two_rings(50), parts, config.model_copy(update={"tables": 1}), 2)
+    assert one == pytest.approx(far / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("10gbit", (10.0, 50.0)), ("250Mbit", (0.25, 50.0)), ("1gbit,80us", (1.0, 80.0))]
+)
+def test_links_are_read(words: str, expected: tuple[float, float]) -> None:
+    link = Link.parse(words)
+    assert (link.gbit, link.latency_us) == expected
+
+
+@pytest.mark.parametrize("words", ["", "10", "fast", "0gbit", "1.1.1gbit", "10gbit,0us"])
+def test_other_links_are_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match="give a rate, as 10gbit"):
+        Link.parse(words)
+
+
+@pytest.mark.parametrize(
+    ("model", "hosts", "message"),
+    [
+        ({"name": "transe"}, 4, "deepwalk and node2vec by sgd in place, not for transe"),
+        ({"name": "deepwalk", "rule": "adam"}, 4, "train.rule=adam"),
+        ({"name": "deepwalk"}, 1, "give 2 machines at least"),
+    ],
+)
+def test_what_is_not_estimated_on_machines_is_refused(model: dict[str, str], hosts: int, message: str) -> None:
+    rule = {"rule": model.pop("rule")} if "rule" in model else {}
+    config = config_from({"model": model, "dataset": "digits", "train": rule})
+    with pytest.raises(ConfigError, match=message):
+        estimate_on(config, hosts, LINK)
+
+
+@pytest.mark.dist
+def test_two_machines_are_estimated_from_two_probes() -> None:
+    config = config_from({"model": "deepwalk", "dataset": "digits", "train": {"threads": 1}})
+    found = estimate_on(config, 3, LINK, seconds=0.2)
+    assert found.hosts == 3
+    assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)
+    assert min(found.work, found.exchange, found.wire, found.bytes_token) > 0
+    assert "bytes a token" in str(found)
