@@ -35,7 +35,8 @@ import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.core.compiled import njit
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.kernels import ASKED, share
+from graph_emb.optim.fused import ASKED
+from graph_emb.optim.merging import share
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.machine import STATE_SHARE
 from graph_emb.table.row_memory import allocate, prefetch

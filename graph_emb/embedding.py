@@ -485,8 +485,7 @@ def lookup(
         if torch.is_grad_enabled():
             kept = [(ids.clone(), inside) for ids, inside in kept]  # the caller may refill idx
             if transport.groups_ids:
-                for (table, _), (ids, _) in zip(given, kept, strict=True):
-                    transport.will_train(table.name, ids)
+                transport.will_train([(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)])
         wanted = [(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)]
         pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
     return [

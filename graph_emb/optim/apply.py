@@ -1,19 +1,21 @@
-"""The only place where rows leave a shard, meet a rule and return; and the merging of duplicates of one step before.
+"""The only place where rows leave shards, meet a rule and return; and the merging of duplicates of one step before.
 
 Legend: B pushed rows, R distinct rows, D width.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.compiled import Groups, group
+from graph_emb.core.compiled import Groups, group, group_each
 from graph_emb.core.errors import ShapeError, unknown_name
-from graph_emb.optim import kernels
+from graph_emb.optim import fused
+from graph_emb.optim.merging import sum_groups
 from graph_emb.optim.rounding import DIGITS, round_stochastically
 from graph_emb.optim.rule import TABLE_STEP, SparseRule
 from graph_emb.table.bags import BagGradients
@@ -33,25 +35,10 @@ def check_gradient(table: str, ids: Tensor, grads: Tensor, dim: int) -> None:
         )
 
 
-def apply_update(
-    rule: SparseRule,
-    shard: EmbeddingShard,
-    rows: Tensor,
-    grads: Tensor | BagGradients,
-    how: Merge = "sum",
-    *,
-    prepared: bool = False,
-    distinct: bool = False,
-    places: np.ndarray | None = None,
-    groups: Groups | None = None,
-) -> None:
-    """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
+class Update(NamedTuple):
+    """The gradients that a table meets in a step.
 
-    Tables of 32 and 16 bits on the CPU take a fused kernel where the rule has one; it equals the torch form within
-    rounding. An empty batch still advances a per-table clock, so that the clock counts steps and not luck. Frozen rows
-    of the shard are left out before anything is merged: neither they nor their state change.
-
-    Args:
+    Attributes:
         rule: The arithmetic.
         shard: Mutated: weight and state of the touched rows.
         rows: Positions in the shard, shape (B,), int64, checked by the caller, repeats allowed.
@@ -62,18 +49,95 @@ def apply_update(
         places: Of the rows of a growing table, where an earlier look-up told them.
         groups: Of the rows, where the caller knows them: as ``group`` returns them.
     """
-    if not prepared and isinstance(grads, Tensor):
-        check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
-    check_merge(how)
-    given = rows
-    shard, rows, grads = shard.begin_update(rows, grads, places)
-    if shard.frozen is not None:
-        rows, grads = shard.without_frozen(rows, grads)
-    for stored, at, part in shard.updating(rows, grads):
-        known = groups if at is given else None
-        if not kernels.run(rule, stored, at, part, how == "mean", distinct, known):
-            of_rows = part.rows() if isinstance(part, BagGradients) else part
-            apply_reference(rule, stored, at, of_rows, how, prepared=prepared)
+
+    rule: SparseRule
+    shard: EmbeddingShard
+    rows: Tensor
+    grads: Tensor | BagGradients
+    how: Merge = "sum"
+    prepared: bool = False
+    distinct: bool = False
+    places: np.ndarray | None = None
+    groups: Groups | None = None
+
+
+class _Turn(NamedTuple):
+    """Rows in memory, of one update, that are merged and changed together."""
+
+    update: Update
+    shard: EmbeddingShard
+    at: Tensor
+    grads: Tensor | BagGradients
+
+    def known_groups(self) -> Groups | None:
+        """The groups of the rows, where nobody need look for them."""
+        if self.update.distinct:
+            places = self.at.detach().cpu().contiguous().numpy()
+            return places, np.arange(len(places)), np.full(len(places), -1)
+        if isinstance(self.grads, BagGradients):
+            return self.grads.groups
+        return self.update.groups if self.at is self.update.rows else None
+
+
+def apply_update(
+    rule: SparseRule,
+    shard: EmbeddingShard,
+    rows: Tensor,
+    grads: Tensor | BagGradients,
+    how: Merge = "sum",
+    **known: Any,
+) -> None:
+    """``apply_updates`` of one table; arguments as those of ``Update``."""
+    apply_updates([Update(rule, shard, rows, grads, how, **known)])
+
+
+def apply_updates(updates: Sequence[Update]) -> None:
+    """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
+
+    Tables of 32 and 16 bits on the CPU take a fused kernel where the rule has one, all tables of the step in one call
+    for each kind of rule and table; it equals the torch form within rounding. An empty batch still advances a per-table
+    clock, so that the clock counts steps and not luck. Frozen rows of a shard are left out before anything is merged:
+    neither they nor their state change.
+
+    Args:
+        updates: Of distinct tables. Gradients are checked before the first row changes.
+    """
+    for update in updates:
+        if not update.prepared and isinstance(update.grads, Tensor):
+            check_gradient(update.shard.spec.name, update.rows, update.grads, update.shard.spec.dim)
+        check_merge(update.how)
+    waiting: list[_Turn] = []
+    try:
+        for update in updates:
+            shard, rows, grads = update.shard.begin_update(update.rows, update.grads, update.places)
+            if shard.frozen is not None:
+                rows, grads = shard.without_frozen(rows, grads)
+            for stored, at, part in shard.updating(rows, grads):
+                turn = _Turn(update, stored, at, part)
+                if not fused.serves(update.rule, stored):
+                    of_rows = part.rows() if isinstance(part, BagGradients) else part
+                    apply_reference(update.rule, stored, at, of_rows, update.how, prepared=update.prepared)
+                elif stored is shard:
+                    waiting.append(turn)
+                else:  # its memory is for other rows in the next turn
+                    _run([turn])
+    finally:  # an error is that of one table: those before it have taken the step
+        _run(waiting)
+
+
+def _run(turns: list[_Turn]) -> None:
+    """Do the turns by the fused kernels."""
+    if not turns:
+        return
+    groups = [turn.known_groups() for turn in turns]
+    asked = [
+        turn.at.detach().cpu().contiguous().numpy() for turn, known in zip(turns, groups, strict=True) if not known
+    ]
+    found = iter(group_each(asked))
+    fused.run(
+        fused.prepare(turn.update.rule, turn.shard, turn.grads, turn.update.how == "mean", known or next(found))
+        for turn, known in zip(turns, groups, strict=True)
+    )
 
 
 def apply_reference(
@@ -167,7 +231,7 @@ def merged_bags(ids: Tensor, grads: BagGradients) -> tuple[Tensor, Tensor]:
         return ids, grads.rows()
     distinct, first, following = group(ids.numpy()) if grads.groups is None else grads.groups
     out = lend((len(distinct), grads.grads.shape[1]), torch.float32, grads.device)
-    kernels.sum_groups(grads, first, following, out)
+    sum_groups(grads, first, following, out)
     return torch.from_numpy(distinct), out
 
 

@@ -9,143 +9,88 @@ Legend: B pushed rows, R distinct rows, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch
 from numba import prange, types
 from numba.extending import overload
-from torch import Tensor
 
-from graph_emb.core.compiled import Groups, group, njit
-from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import (
-    FAST,
-    close,
-    memory_of,
-    number_at,
-    opened,
-    put_number,
-    row_chance,
-    row_of,
-    subtract,
-    widened,
-)
-from graph_emb.optim.row_numbers import row_numbers
+from graph_emb.core.addresses import array_at
+from graph_emb.core.compiled import njit
+from graph_emb.optim.merging import ask_for, merged, share
+from graph_emb.optim.rounding import FAST, close, number_at, opened, put_number, row_chance, row_of, subtract
 from graph_emb.optim.row_options import begin, end
-from graph_emb.optim.rule import BOUNDS, TABLE_STEP
-from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
-from graph_emb.table.bags import BagGradients
-from graph_emb.table.row_memory import prefetch, prefetch_to_read
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.row_memory import prefetch
 
-NOTHING = np.float32(0.0)
-
-
-def _add(grads, i, out, more):
-    """Add the gradient of occurrence i to out, or put it there: a row of its own, or a multiple of its bag's."""
-
-
-@overload(_add, jit_options={"forceinline": True, "fastmath": FAST, "error_model": "numpy"})
-def _added(grads, i, out, more):
-    if isinstance(grads, types.BaseTuple):
-
-        def of_bag(grads, i, out, more):
-            rows, source, factor = grads
-            s, f = source[i], factor[i]
-            for d in range(out.shape[0]):
-                out[d] = (out[d] if more else NOTHING) + f * rows[s, d]
-
-        return of_bag
-    if grads.dtype == types.uint16:
-
-        def of_bfloats(grads, i, out, more):
-            for d in range(out.shape[0]):
-                out[d] = (out[d] if more else NOTHING) + widened(grads[i, d])
-
-        return of_bfloats
-
-    def own(grads, i, out, more):
-        for d in range(out.shape[0]):
-            out[d] = (out[d] if more else NOTHING) + grads[i, d]
-
-    return own
-
-
-def _ask_for(grads, i):
-    """Ask for the memory of the gradient of occurrence i."""
-
-
-@overload(_ask_for, inline="always")
-def _asked(grads, i):
-    if isinstance(grads, types.BaseTuple):
-        return lambda grads, i: None  # a bag's is that of the ids beside it
-    return lambda grads, i: prefetch_to_read(grads, i)
-
-
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
-def merged(grads, start, following, mean, out):
-    """Sum (or average) the gradients of one row's occurrences into out, first to last."""
-    count, i = 0, start
-    while i >= 0:
-        _add(grads, i, out, count > 0)
-        count += 1
-        i = following[i]
-    if mean and count > 1:
-        scale = np.float32(1.0) / np.float32(count)
-        for d in range(out.shape[0]):
-            out[d] *= scale
-
-
-@njit(inline="always")
-def share(part, parts, num):
-    """The rows [low, high) of one of several equal shares."""
-    return part * num // parts, (part + 1) * num // parts
-
-
-@njit(parallel=True, cache=True, nogil=True)
-def _sum_groups(grads, first, following, parts, out):
-    for part in prange(parts):
-        low, high = share(part, parts, len(first))
-        for k in range(low, high):
-            merged(grads, first[k], following, False, out[k])
-
-
-def sum_groups(grads: Tensor | BagGradients, first: np.ndarray, following: np.ndarray, out: Tensor) -> None:
-    """Sum the gradients of each group, first to last.
-
-    Args:
-        grads: Shape (B, D), float32 on the CPU; those of bags of any floating dtype.
-        first, following: The groups, as ``group`` returns them.
-        out: Contiguous memory for the sums, shape (R, D).
-    """
-    with threads_for(len(first)) as parts:
-        _sum_groups(_arrays(grads), first, following, parts, out.numpy())
-
-
-def _arrays(grads: Tensor | BagGradients) -> Any:
-    """Gradients as the kernels take them: (B, D), or those of bags with the bag and factor of each id.
-
-    Float32, or bfloat16 as it is: a pass that widens them all takes as long as the update.
-    """
-    if isinstance(grads, Tensor):
-        kept = grads.detach().cpu().contiguous()
-        return memory_of(kept if kept.dtype is torch.bfloat16 else kept.float())
-    factor = torch.ones(len(grads.source)) if grads.factor is None else grads.factor.float()
-    return _arrays(grads.grads.float()), grads.source.numpy(), factor.numpy()
-
-
-ASKED = 16384
-"""Bytes that are asked for before they are needed, of rows, their state and gradients: a third of a first cache."""
+WEIGHT, FIRST_STATE, SECOND_STATE, CLOCK = range(4)
+DISTINCT, FIRST, FOLLOWING, GRADS, SOURCE, FACTOR, IDS, DECAYS, SHARES = range(4, 13)
+"""The places of a job's arrays (``graph_emb.core.addresses``): of its table; of the groups of the pushed rows, of their
+gradients, and of the numbers that each touched row brings."""
 
 
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
     return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
 
 
+def _loop(function: Callable[..., None]) -> Callable[..., None]:
+    return njit(fastmath=FAST, nogil=True, error_model="numpy")(function)
+
+
 def _formula(function: Callable[..., None]) -> Callable[..., None]:
     return njit(forceinline=True, fastmath=FAST, error_model="numpy")(function)
+
+
+f32 = np.float32
+
+
+def _gradients(likes, where, j):
+    """The gradients of a job, as ``merged`` takes them."""
+
+
+@overload(_gradients, inline="always")
+def _gradients_at(likes, where, j):
+    if isinstance(likes[SOURCE], types.NoneType):
+        return lambda likes, where, j: array_at(likes[GRADS], where, j, GRADS)
+
+    def of_bags(likes, where, j):
+        rows = array_at(likes[GRADS], where, j, GRADS)
+        return rows, array_at(likes[SOURCE], where, j, SOURCE), array_at(likes[FACTOR], where, j, FACTOR)
+
+    return of_bags
+
+
+def _each(likes, where, j):
+    """The numbers that each row brings, as ``begin`` and ``end`` take them."""
+
+
+@overload(_each, inline="always")
+def _each_at(likes, where, j):
+    if isinstance(likes[DECAYS], types.NoneType) and isinstance(likes[SHARES], types.NoneType):
+        return lambda likes, where, j: None
+
+    def both(likes, where, j):
+        return array_at(likes[DECAYS], where, j, DECAYS), array_at(likes[SHARES], where, j, SHARES)
+
+    return both
+
+
+@njit(inline="always")
+def _groups(likes, where, j):
+    """The distinct rows of a job, the first occurrence of each, and the next one of each occurrence."""
+    distinct, first = array_at(likes[DISTINCT], where, j, DISTINCT), array_at(likes[FIRST], where, j, FIRST)
+    return distinct, first, array_at(likes[FOLLOWING], where, j, FOLLOWING)
+
+
+@njit(inline="always")
+def _options(numbers, j):
+    """The options of a job, as ``begin`` and ``end`` take them."""
+    clip, clip_norm, ratio, least = f32(numbers[j, 0]), f32(numbers[j, 1]), f32(numbers[j, 2]), f32(numbers[j, 3])
+    return clip, clip_norm, ratio, least, f32(numbers[j, 4]), f32(numbers[j, 5]), f32(numbers[j, 6])
+
+
+@njit(inline="always")
+def _overlap(starts, j, low, high):
+    """The rows of job j, counted from its first, among rows [low, high) of all jobs."""
+    return max(low, starts[j]) - starts[j], min(high, starts[j + 1]) - starts[j]
 
 
 # numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
@@ -166,35 +111,46 @@ def _sgd_row(row, kept, g, lr, momentum):
             put_number(row, d, number_at(row, d) - lr * b)
 
 
-@_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, ahead, alone, options, each, by_chance, chance,
-         lr, momentum):  # fmt: skip
-    width = weight.shape[1]
-    ids, seed, at = chance
-    for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits, wide = held.view(np.uint32), np.empty(width, np.float32)
-        wide_bits = wide.view(np.uint32)
-        for k in range(low, high):
-            if k + ahead < high:
-                prefetch(weight, distinct[k + ahead])
-                if buffer is not None:
-                    prefetch(buffer, distinct[k + ahead])
-                _ask_for(grads, first[k + ahead])
-            r = distinct[k]
-            merged(grads, first[k], following, mean, g)
-            kept = None if buffer is None else opened(buffer, r, wide, wide_bits)
-            if alone is None:
-                row = opened(weight, r, held, bits)
-                begin(row, g, options, each, k, old)
-                _sgd_row(row, kept, g, lr, momentum)
-                end(row, options, each, k, old)
-                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
-            else:
-                _sgd_row(row_of(weight, r), kept, g, lr, momentum)
+@_loop
+def _sgd_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance):
+    distinct, first, following = _groups(likes, where, j)
+    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
+    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
+    lr, momentum = f32(numbers[j, 7]), f32(numbers[j, 8])
+    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+    wide_bits = wide.view(np.uint32)
+    for k in range(low, high):
+        if k + ahead < high:
+            prefetch(weight, distinct[k + ahead])
             if buffer is not None:
-                close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+                prefetch(buffer, distinct[k + ahead])
+            ask_for(grads, first[k + ahead])
+        r = distinct[k]
+        merged(grads, first[k], following, mean, g)
+        kept = None if buffer is None else opened(buffer, r, wide, wide_bits)
+        if alone is None:
+            row = opened(weight, r, held, bits)
+            begin(row, g, options, each, k, old)
+            _sgd_row(row, kept, g, lr, momentum)
+            end(row, options, each, k, old)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+        else:
+            _sgd_row(row_of(weight, r), kept, g, lr, momentum)
+        if buffer is not None:
+            close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+
+
+@_fused
+def _sgd(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance):
+    for part in prange(parts):
+        low, high = share(part, parts, starts[-1])
+        for j in range(len(counts)):
+            start, stop = _overlap(starts, j, low, high)
+            if start < stop:
+                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
+                buffer = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
+                _sgd_rows(start, stop, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance)
 
 
 @_formula
@@ -214,33 +170,45 @@ def _lars_row(row, kept, g, lr, momentum, eta, decay):
         put_number(row, d, number_at(row, d) - b)
 
 
+@_loop
+def _lars_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance):
+    distinct, first, following = _groups(likes, where, j)
+    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
+    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
+    lr, momentum, eta, decay = f32(numbers[j, 7]), f32(numbers[j, 8]), f32(numbers[j, 9]), f32(numbers[j, 10])
+    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+    wide_bits = wide.view(np.uint32)
+    for k in range(low, high):
+        if k + ahead < high:
+            prefetch(weight, distinct[k + ahead])
+            prefetch(buffer, distinct[k + ahead])
+            ask_for(grads, first[k + ahead])
+        r = distinct[k]
+        merged(grads, first[k], following, mean, g)
+        kept = opened(buffer, r, wide, wide_bits)
+        if alone is None:
+            row = opened(weight, r, held, bits)
+            begin(row, g, options, each, k, old)
+            _lars_row(row, kept, g, lr, momentum, eta, decay)
+            end(row, options, each, k, old)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+        else:
+            _lars_row(row_of(weight, r), kept, g, lr, momentum, eta, decay)
+        close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+
+
 @_fused
-def _lars(weight, buffer, distinct, first, following, grads, mean, parts, ahead, alone, options, each, by_chance,
-          chance, lr, momentum, eta, decay):  # fmt: skip
-    width = weight.shape[1]
-    ids, seed, at = chance
+def _lars(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance):
     for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits, wide = held.view(np.uint32), np.empty(width, np.float32)
-        wide_bits = wide.view(np.uint32)
-        for k in range(low, high):
-            if k + ahead < high:
-                prefetch(weight, distinct[k + ahead])
-                prefetch(buffer, distinct[k + ahead])
-                _ask_for(grads, first[k + ahead])
-            r = distinct[k]
-            merged(grads, first[k], following, mean, g)
-            kept = opened(buffer, r, wide, wide_bits)
-            if alone is None:
-                row = opened(weight, r, held, bits)
-                begin(row, g, options, each, k, old)
-                _lars_row(row, kept, g, lr, momentum, eta, decay)
-                end(row, options, each, k, old)
-                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
-            else:
-                _lars_row(row_of(weight, r), kept, g, lr, momentum, eta, decay)
-            close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+        low, high = share(part, parts, starts[-1])
+        for j in range(len(counts)):
+            start, stop = _overlap(starts, j, low, high)
+            if start < stop:
+                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
+                buffer = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
+                _lars_rows(start, stop, weight, buffer, likes, where, j, numbers, counts, seed,
+                           mean, alone, by_chance)  # fmt: skip
 
 
 @_formula
@@ -260,33 +228,45 @@ def _adagrad_row(row, sums, g, by_row, lr, eps):
         subtract(row, g, scale, square)
 
 
+@_loop
+def _adagrad_rows(low, high, weight, total, likes, where, j, numbers, counts, seed, mean, alone, by_chance, by_row):
+    distinct, first, following = _groups(likes, where, j)
+    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
+    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
+    lr, eps = f32(numbers[j, 7]), f32(numbers[j, 8])
+    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
+    wide_bits = wide.view(np.uint32)
+    for k in range(low, high):
+        if k + ahead < high:
+            prefetch(weight, distinct[k + ahead])
+            prefetch(total, distinct[k + ahead])
+            ask_for(grads, first[k + ahead])
+        r = distinct[k]
+        merged(grads, first[k], following, mean, g)
+        sums = opened(total, r, wide, wide_bits)
+        if alone is None:
+            row = opened(weight, r, held, bits)
+            begin(row, g, options, each, k, old)
+            _adagrad_row(row, sums, g, by_row, lr, eps)
+            end(row, options, each, k, old)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+        else:
+            _adagrad_row(row_of(weight, r), sums, g, by_row, lr, eps)
+        close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+
+
 @_fused
-def _adagrad(weight, total, by_row, distinct, first, following, grads, mean, parts, ahead, alone, options, each,
-             by_chance, chance, lr, eps):  # fmt: skip
-    width = weight.shape[1]
-    ids, seed, at = chance
+def _adagrad(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance, by_row):
     for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
-        wide_bits = wide.view(np.uint32)
-        for k in range(low, high):
-            if k + ahead < high:
-                prefetch(weight, distinct[k + ahead])
-                prefetch(total, distinct[k + ahead])
-                _ask_for(grads, first[k + ahead])
-            r = distinct[k]
-            merged(grads, first[k], following, mean, g)
-            sums = opened(total, r, wide, wide_bits)
-            if alone is None:
-                row = opened(weight, r, held, bits)
-                begin(row, g, options, each, k, old)
-                _adagrad_row(row, sums, g, by_row, lr, eps)
-                end(row, options, each, k, old)
-                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
-            else:
-                _adagrad_row(row_of(weight, r), sums, g, by_row, lr, eps)
-            close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+        low, high = share(part, parts, starts[-1])
+        for j in range(len(counts)):
+            start, stop = _overlap(starts, j, low, high)
+            if start < stop:
+                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
+                total = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
+                _adagrad_rows(start, stop, weight, total, likes, where, j, numbers, counts, seed,
+                              mean, alone, by_chance, by_row)  # fmt: skip
 
 
 @njit(inline="always")
@@ -338,162 +318,58 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
         subtract(row, g, ratio, None)
 
 
-@_fused
-def _adam(weight, first_moment, second_moment, by_row, step, distinct, first, following, grads, mean, parts, ahead,
-          alone, options, each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
-    width = weight.shape[1]
-    ids, seed, at = chance
+@_loop
+def _adam_rows(low, high, weight, first_moment, second_moment, step, likes, where, j, numbers, counts, seed,
+               mean, alone, by_chance, by_row, row_clock, raw, decays):  # fmt: skip
+    distinct, first, following = _groups(likes, where, j)
+    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
+    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
+    lr, beta1, beta2, eps, own = f32(numbers[j, 7]), numbers[j, 8], numbers[j, 9], numbers[j, 10], f32(numbers[j, 11])
+    decay = None if decays is None else own
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
-    for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits, wide1 = held.view(np.uint32), np.empty(width, np.float32)
-        wide2 = np.empty(width if by_row is None else 1, np.float32)
-        bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
-        i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
-        for k in range(low, high):
-            if k + ahead < high:
-                prefetch(weight, distinct[k + ahead])
-                prefetch(first_moment, distinct[k + ahead])
-                prefetch(second_moment, distinct[k + ahead])
-                if row_clock:
-                    prefetch(step, distinct[k + ahead])
-                _ask_for(grads, first[k + ahead])
-            r = distinct[k]
+    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    bits, wide1 = held.view(np.uint32), np.empty(width, np.float32)
+    wide2 = np.empty(width if by_row is None else 1, np.float32)
+    bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
+    i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
+    for k in range(low, high):
+        if k + ahead < high:
+            prefetch(weight, distinct[k + ahead])
+            prefetch(first_moment, distinct[k + ahead])
+            prefetch(second_moment, distinct[k + ahead])
             if row_clock:
-                step[r] += 1
-                i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
-            merged(grads, first[k], following, mean, g)
-            first_of, second_of = opened(first_moment, r, wide1, bits1), opened(second_moment, r, wide2, bits2)
-            if alone is None:
-                wide_row = opened(weight, r, held, bits)
-                begin(wide_row, g, options, each, k, old)
-                _adam_row(wide_row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
-                end(wide_row, options, each, k, old)
-                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
-            else:
-                row = row_of(weight, r)
-                _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
-            close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
-            close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
+                prefetch(step, distinct[k + ahead])
+            ask_for(grads, first[k + ahead])
+        r = distinct[k]
+        if row_clock:
+            step[r] += 1
+            i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
+        merged(grads, first[k], following, mean, g)
+        first_of, second_of = opened(first_moment, r, wide1, bits1), opened(second_moment, r, wide2, bits2)
+        if alone is None:
+            wide_row = opened(weight, r, held, bits)
+            begin(wide_row, g, options, each, k, old)
+            _adam_row(wide_row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
+            end(wide_row, options, each, k, old)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+        else:
+            row = row_of(weight, r)
+            _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
+        close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
+        close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
 
 
-f32 = np.float32
-OFF = np.inf
-
-
-def _run_sgd(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    _sgd(weight, state.get("momentum_buffer"), *batch, f32(rule.lr), f32(rule.momentum))
-
-
-def _run_lars(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    numbers = (rule.lr, rule.momentum, rule.eta, _own_decay(rule))
-    _lars(weight, state["momentum_buffer"], *batch, *map(f32, numbers))
-
-
-def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    _adagrad(weight, state["sum"], _by_row(state["sum"]), *batch, f32(rule.rate(state)), f32(rule.eps))
-    if rule.lr_decay:
-        state["step"] += 1
-
-
-def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    if rule.clock == "global":
-        state["step"] += 1
-    decay = None if rule.own_decay is None else f32(_own_decay(rule))
-    second = state["exp_avg_sq"]
-    _adam(
-        weight, state["exp_avg"], second, _by_row(second), state["step"], *batch, f32(rule.lr), float(rule.beta1),
-        float(rule.beta2), float(rule.eps), rule.clock == "row", rule.eps_placement == "raw", decay,
-    )  # fmt: skip
-
-
-def _by_row(state: np.ndarray) -> bool | None:
-    """None of state per element, else True, which a kernel tells apart when it is compiled."""
-    return None if state.ndim == 2 else True
-
-
-def _own_decay(rule: Any) -> float:
-    """The weight decay inside the rule's own formula."""
-    return rule.weight_decay if rule.weight_decay_mode == rule.own_decay else 0.0
-
-
-def _options(rule: Any, state: dict[str, np.ndarray]) -> tuple[np.float32, ...]:
-    """Bounds and decay for ``begin`` and ``end``: clips, CowClip's two numbers, added, factor, max_norm."""
-    *clips, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
-    return tuple(map(f32, (*clips, rule.clip_row_least, *rule.decays(state), max_norm)))
-
-
-def _none_at_work(options: tuple[np.float32, ...]) -> bool:
-    """Whether ``begin`` and ``end`` change nothing."""
-    clip, clip_norm, ratio, _, added, factor, max_norm = options
-    return min(clip, clip_norm, ratio, max_norm) == OFF and added == 0.0 and factor == 1.0
-
-
-FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None]] = {
-    SGD: _run_sgd,
-    LARS: _run_lars,
-    Adagrad: _run_adagrad,
-    RowAdagrad: _run_adagrad,
-    Adam: _run_adam,
-    RowAdam: _run_adam,
-    LAMB: _run_adam,
-    RowLAMB: _run_adam,
-}
-"""The rules that have a fused form; others take the torch form."""
-
-
-def run(
-    rule: Any,
-    shard: EmbeddingShard,
-    rows: Tensor,
-    grads: Tensor | BagGradients,
-    mean: bool,
-    distinct: bool = False,
-    groups: Groups | None = None,
-) -> bool:
-    """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
-
-    Arguments as ``apply_update``; the weight must be of 32 or 16 bits on the CPU for the fused form.
-    """
-    fused = FUSED.get(type(rule))
-    weight = shard.weight
-    if fused is None or accumulation_dtype(weight.dtype) is not torch.float32 or weight.device.type != "cpu":
-        return False
-    places = rows.detach().cpu().contiguous().numpy()
-    if distinct:
-        touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
-    else:
-        known = grads.groups if isinstance(grads, BagGradients) else groups
-        touched, first, following = group(places) if known is None else known
-    state = {name: memory_of(tensor) for name, tensor in shard.state.items()}
-    chance = (np.empty(0, np.int64), np.uint64(0), 0)
-    if rule.stochastic_rounding or rule.state_dtype:
-        ids = shard.original_ids(torch.from_numpy(touched))
-        chance = (ids, np.uint64(rule.rounding_seed), int(state[TABLE_STEP][0]))
-    if TABLE_STEP in state:
-        state[TABLE_STEP] += 1
-    options, each = _options(rule, state), row_numbers(rule, state, touched)
-    optional = each is not None or rule.stochastic_rounding or not _none_at_work(options)
-    alone = None if optional or weight.itemsize > 2 else True  # rows of 32 bits are taken where they lie anyway
-    per_row = 2 * weight.shape[1] * weight.itemsize  # a gradient takes as much as its row
-    state_bytes = sum(tensor[:1].nbytes for tensor in shard.state.values())
-    ahead = min(16, 1 + ASKED // (per_row + state_bytes))
-    with threads_for(len(touched)) as parts:
-        batch = (
-            touched,
-            first,
-            following,
-            _arrays(grads),
-            mean,
-            parts,
-            ahead,
-            alone,
-            options,
-            each,
-            rule.stochastic_rounding,
-            chance,
-        )
-        fused(rule, memory_of(weight), state, batch)
-    return True
+@_fused
+def _adam(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance, by_row, row_clock, raw, decays):
+    for part in prange(parts):
+        low, high = share(part, parts, starts[-1])
+        for j in range(len(counts)):
+            start, stop = _overlap(starts, j, low, high)
+            if start < stop:
+                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
+                first_moment = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
+                second_moment = array_at(likes[SECOND_STATE], where, j, SECOND_STATE)
+                step = array_at(likes[CLOCK], where, j, CLOCK)
+                _adam_rows(start, stop, weight, first_moment, second_moment, step, likes, where, j, numbers, counts,
+                           seed, mean, alone, by_chance, by_row, row_clock, raw, decays)  # fmt: skip

@@ -317,11 +317,11 @@ class Transport(ABC):
         """
         self.shard(table)
 
-    def will_train(self, table: str, ids: Tensor) -> None:  # noqa: B027
-        """Note that the next pull of the table asks for these ids, and that gradients may come back for them.
+    def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None:  # noqa: B027
+        """Note that the next pull of tables asks for these ids, and that gradients may come back for them.
 
         Args:
-            ids: Shape (B,), memory that nobody changes.
+            asked: Names with ids, shape (B,), memory that nobody changes.
         """
 
     @abstractmethod

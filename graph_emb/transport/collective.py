@@ -17,7 +17,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
-from graph_emb.optim.apply import apply_update, merge
+from graph_emb.optim.apply import Update, apply_updates, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.growing_rows import check_total
 from graph_emb.table.growing_shard import GrowingShard
@@ -319,19 +319,23 @@ class CollectiveTransport(Prefetching):
     def push(self, pushes: Sequence[Push]) -> None:
         """Merge, send to the owners, merge there in the order (id, source rank, position), apply.
 
-        One exchange carries the gradients of all tables. A table that no rank touched is left alone.
+        One exchange carries the gradients of all tables, and one pass applies them. A table that no rank touched is
+        left alone.
         """
-        both = [(push, self._tables[push.table]) for push in pushes]
         packed, touched = self._at_owners(lockstep.PUSH, pushes, "push")
-        for (push, table), came, reached in zip(both, packed, touched, strict=True):
-            if reached:
+        reached: list[tuple[str, Update]] = []
+        for push, came, any_rank in zip(pushes, packed, touched, strict=True):
+            if any_rank:
+                shard = self._tables[push.table].shard
                 ids, grads = settle(came)
-                rows = ids.to(grads.device) - table.shard.first_id
+                rows = ids.to(grads.device) - shard.first_id
                 self.mark_changed(push.table, rows)
-                apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
-                if isinstance(table.shard, GrowingShard):
-                    table.shard.after_step(self._total_of(push.table))
-                self.counts[push.table].steps += 1
+                reached.append((push.table, Update(push.rule, shard, rows, grads, prepared=True)))
+        apply_updates([update for _, update in reached])
+        for table, update in reached:
+            if isinstance(update.shard, GrowingShard):
+                update.shard.after_step(self._total_of(table))
+            self.counts[table].steps += 1
         self.num_steps += 1
 
     @_joint("norm of the gradients")

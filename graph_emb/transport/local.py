@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 import numpy as np
 from torch import Tensor
 
-from graph_emb.core.compiled import Groups, group
+from graph_emb.core.compiled import Groups, group_each
 from graph_emb.core.errors import ModeError, ShapeError, unknown_name
 from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
-from graph_emb.optim.apply import apply_update, merge
+from graph_emb.optim.apply import Update, apply_updates, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
@@ -69,10 +69,14 @@ class LocalTransport(Transport):
         super().destroy(table)
         self._grouped.pop(table, None)
 
-    def will_train(self, table: str, ids: Tensor) -> None:
+    def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None:
+        told = {table: ids for table, ids in asked if self._gains_by_groups(table, ids)}
+        groups = group_each([ids.numpy() for ids in told.values()])
+        self._grouped.update(zip(told, zip(told.values(), groups, strict=True), strict=True))
+
+    def _gains_by_groups(self, table: str, ids: Tensor) -> bool:
         shard = self._tables[table]
-        if shard.attached and not shard.grows and ids.device.type == "cpu":
-            self._grouped[table] = ids, group(ids.numpy())
+        return shard.attached and not shard.grows and ids.device.type == "cpu"
 
     def _groups_of(self, table: str, ids: Tensor) -> Groups | None:
         """The groups of ids that ``will_train`` told last."""
@@ -112,20 +116,23 @@ class LocalTransport(Transport):
 
     def push(self, pushes: Sequence[Push]) -> None:
         self.num_steps += 1
-        for push in pushes:
-            if push.touched:
-                self._apply(push)
+        self._apply([push for push in pushes if push.touched])
 
-    def _apply(self, push: Push) -> None:
-        shard = self._changing(push.table)
-        device = shard.weight.device
-        groups = self._groups_of(push.table, push.ids)
-        self._grouped.pop(push.table, None)
-        ids, grads = push.ids.to(device), push.grads.to(device)
-        apply_update(push.rule, shard, ids, grads, push.merge, places=push.places, groups=groups)
-        if isinstance(shard, GrowingShard):
-            shard.after_step(_alone)
-        self.counts[push.table].steps += 1
+    def _apply(self, pushes: Sequence[Push]) -> None:
+        """Take the step of tables, all by one pass over their rows."""
+        updates = []
+        for push in pushes:
+            shard = self._changing(push.table)
+            device = shard.weight.device
+            groups = self._groups_of(push.table, push.ids)
+            self._grouped.pop(push.table, None)
+            of_rows = push.ids.to(device), push.grads.to(device)
+            updates.append(Update(push.rule, shard, *of_rows, push.merge, places=push.places, groups=groups))
+        apply_updates(updates)
+        for push, update in zip(pushes, updates, strict=True):
+            if isinstance(update.shard, GrowingShard):
+                update.shard.after_step(_alone)
+            self.counts[push.table].steps += 1
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         shard = self._changing(table)
@@ -243,10 +250,14 @@ class StandaloneTransport(LocalTransport):
         handled = table in self._pull_handlers
         return Transport.pull_sums(self, table, bags) if handled else super().pull_sums(table, bags)
 
-    def _apply(self, push: Push) -> None:
-        if push.table not in self._push_handlers:
-            super()._apply(push)
-            return
+    def _apply(self, pushes: Sequence[Push]) -> None:
+        super()._apply([push for push in pushes if push.table not in self._push_handlers])
+        for push in pushes:
+            if push.table in self._push_handlers:
+                self._hand(push)
+
+    def _hand(self, push: Push) -> None:
+        """Hand a push to the table's handler."""
         rows, grads = self.shard(push.table).without_frozen(push.ids, push.grads)
         if push.table not in self._unmerged:
             rows, grads = merge(rows, grads, push.merge)

@@ -19,7 +19,7 @@ from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.apply import apply_update
-from graph_emb.optim.kernels import share
+from graph_emb.optim.merging import share
 from graph_emb.optim.rules import SGD
 from graph_emb.table.shard import EmbeddingShard, gather
 from graph_emb.transport.collective import CollectiveTransport

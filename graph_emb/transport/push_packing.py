@@ -13,7 +13,8 @@ from torch import Tensor
 
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.optim.apply import Merge, check_merge, merge, presum
-from graph_emb.optim.kernels import FUSED, sum_groups
+from graph_emb.optim.fused import FUSED
+from graph_emb.optim.merging import sum_groups
 from graph_emb.transport.base import Push
 from graph_emb.transport.pieces import exchange_columns
 from graph_emb.transport.process_group import ProcessGroup

@@ -13,8 +13,8 @@ import torch
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
+from graph_emb.optim.fused import FUSED, serves
 from graph_emb.optim.rule import BOUNDS
 from graph_emb.optim.rules import Adagrad
 from graph_emb.table.initializers import FromArray
@@ -63,7 +63,7 @@ def test_reference_equals_dense_oracle_for_20_steps(name: str, how: str) -> None
 
 
 @pytest.mark.parametrize("how", ["sum", "mean"])
-@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in FUSED])
 @pytest.mark.parametrize("shape", [(ROWS, DIM), (700, 33)], ids=["small", "threaded"])
 def test_fused_equals_reference(name: str, how: str, shape: tuple[int, int]) -> None:
     rule, _ = CASES[name]
@@ -79,7 +79,7 @@ def test_fused_equals_reference(name: str, how: str, shape: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("by_chance", [False, True], ids=["nearest", "by chance"])
-@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in FUSED])
 def test_fused_bfloat16_equals_reference(name: str, by_chance: bool) -> None:
     """Step by step from the same rows: a sum of another last bit may round a number to its other neighbour."""
     rule = dataclasses.replace(CASES[name][0], stochastic_rounding=by_chance)
@@ -107,10 +107,11 @@ def test_fused_state_of_16_bits_equals_reference(name: str) -> None:
     rule = dataclasses.replace(CASES[name][0], state_dtype="bfloat16", rounding_seed=3)
     start = np.random.default_rng(1).normal(size=(40, 17))
     fused, plain = (make_shard(rule, torch.float32, 40, 17, start) for _ in range(2))
+    assert serves(rule, fused)
     narrow = [key for key, value in fused.state.items() if value.dtype is torch.bfloat16]
     differing = total = 0
     for ids, grads in batches(40, 17, steps=6, seed=2):
-        assert kernels.run(rule, fused, torch.from_numpy(ids), torch.from_numpy(grads), False)
+        run(apply_update, rule, fused, [(ids, grads)], "sum")
         run(apply_reference, rule, plain, [(ids, grads)], "sum")
         check_float32_close(fused.weight, plain.weight)
         for key in narrow:
@@ -124,16 +125,12 @@ def test_fused_state_of_16_bits_equals_reference(name: str) -> None:
     assert differing < 0.005 * total
 
 
-@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in FUSED])
 def test_fused_form_is_taken_for_float32_and_bfloat16_and_only_there(name: str) -> None:
     rule, _ = CASES[name]
-    ids, grads = torch.tensor([1, 1]), torch.ones(2, DIM)
-    for dtype in (torch.float32, torch.bfloat16):
-        assert kernels.run(rule, make_shard(rule, dtype), ids, grads, False)
-    other = make_shard(rule, torch.float64)
-    before = other.weight.clone()
-    assert not kernels.run(rule, other, ids, grads, False)
-    assert torch.equal(other.weight, before)
+    assert serves(rule, make_shard(rule, torch.float32))
+    assert serves(rule, make_shard(rule, torch.bfloat16))
+    assert not serves(rule, make_shard(rule, torch.float64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -7,7 +7,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim import kernels
+from graph_emb.optim import apply as apply_module
 from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.spec import TableSpec
@@ -101,9 +101,9 @@ def test_an_unknown_mode_names_the_nearest() -> None:
 
 def test_ids_are_grouped_once_for_a_pull_and_its_push(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    for module in (local_module, kernels):
-        known = module.group
-        monkeypatch.setattr(module, "group", lambda ids, known=known: calls.append(len(ids)) or known(ids))
+    for module in (local_module, apply_module):
+        known = module.group_each
+        monkeypatch.setattr(module, "group_each", lambda each, known=known: calls.extend(map(len, each)) or known(each))
     emb = ge.DistEmbedding(7, 2, init_func=FromArray(ROWS))
     opt = ge.SparseSGD([emb], lr=1.0)
     ids = torch.tensor([3, 1, 3])
@@ -134,6 +134,6 @@ def test_groups_of_another_lookup_are_not_taken() -> None:
 def test_groups_leave_with_their_table() -> None:
     made = transport()
     made.attach("t", Adagrad(0.1))
-    made.will_train("t", torch.tensor([3, 1, 3]))
+    made.will_train([("t", torch.tensor([3, 1, 3]))])
     made.destroy("t")
     assert not made._grouped  # names count up, and nothing else would ever take them out
