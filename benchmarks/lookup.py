@@ -1,9 +1,11 @@
 """``ge.lookup`` of several tables beside a call for each, on ranks of this machine: forward, and a whole step.
 
     python benchmarks/lookup.py --json lookup.json
+    python benchmarks/lookup.py --ranks --tables 20     # the way back alone, in one process
 
 Both do the same in turn on the same ids in each round; a rank's time is that of the slowest rank. Many small tables are
-where one exchange instead of many counts.
+where one exchange instead of many counts. The way back in one process is the step of an optimizer of all tables, which
+takes one kernel call, beside those of an optimizer of each table.
 """
 
 from __future__ import annotations
@@ -83,6 +85,38 @@ def measure(args: argparse.Namespace, size: int, batch: int) -> dict[str, float]
     return result
 
 
+def way_back(args: argparse.Namespace, rule: str, batch: int) -> tuple[float, float, float]:
+    """Milliseconds of the steps of an optimizer of all tables and of one each; the median of their ratios."""
+    import torch
+
+    import graph_emb as ge
+
+    tables = [
+        ge.DistEmbedding(args.rows, args.dim, init_func=ge.initializers.Uniform(seed=k)) for k in range(args.tables)
+    ]
+    others = [
+        ge.DistEmbedding(args.rows, args.dim, init_func=ge.initializers.Uniform(seed=k)) for k in range(args.tables)
+    ]
+    kind = getattr(ge, rule)
+    ways = {"all": (tables, [kind(tables, lr=0.01)]), "each": (others, [kind([emb], lr=0.01) for emb in others])}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(args.warmup + args.repeats):
+        drawn = torch.from_numpy(np.random.default_rng(round_).integers(0, args.rows, (args.tables, batch)))
+        for way, (of_way, opts) in ways.items():
+            rows = ge.lookup(list(zip(of_way, drawn, strict=True)))
+            torch.autograd.backward(rows, [torch.ones_like(one) for one in rows])
+            start = time.perf_counter()
+            for opt in opts:
+                opt.step()
+            if round_ >= args.warmup:
+                times[way].append((time.perf_counter() - start) * 1e3)
+    equal = all(torch.equal(one.weight[:], two.weight[:]) for one, two in zip(tables, others, strict=True))
+    if not equal:
+        raise SystemExit("the tables differ")
+    joint, apart = np.array(times["all"]), np.array(times["each"])
+    return float(np.median(joint)), float(np.median(apart)), float(np.median(apart / joint))
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,13 +130,24 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    back = [
+        [rule, batch, *way_back(args, rule, batch)]
+        for rule in ("SparseRowAdagrad", "SparseAdam")
+        for batch in args.batches
+    ]
+    heads = ["way back, one process", "ids of a table", "one call, ms", "a call each, ms", "ratio"]
+    print(tabulate(back, headers=heads, floatfmt=".2f"))
+    if not args.ranks:
+        return
     results = {
         f"{size} ranks, {batch} ids": measure(args, size, batch) for size in args.ranks for batch in args.batches
     }
     names = list(next(iter(results.values())))
     print(tabulate([[case, *found.values()] for case, found in results.items()], headers=["", *names], floatfmt=".2f"))
     if args.json:
-        args.json.write_text(json.dumps({"args": vars(args), "results": results}, default=str, indent=2))
+        args.json.write_text(
+            json.dumps({"args": vars(args), "way back": back, "results": results}, default=str, indent=2)
+        )
 
 
 if __name__ == "__main__":

@@ -121,6 +121,30 @@ def test_servers_answer_for_all_tables() -> None:
     assert Cluster(1, 2, 1).run(both_ways_from_servers) == [True]
 
 
+def messages(transport: Any) -> tuple[int, bool]:
+    """How many messages bring a step of three tables, of two kinds, to the servers; and whether all rows moved."""
+    tables = [ge.DistEmbedding(20, 3), ge.DistEmbedding(9, 2), ge.DistEmbedding(5, 2, dtype=torch.float64)]
+    opt = ge.SparseAdam(tables, lr=0.5)
+    told, tell = [], transport._exchange.tell
+    transport._exchange.tell = lambda server, method, *rest, **more: (
+        told.append(method),
+        tell(server, method, *rest, **more),
+    )[1]
+    rows = ge.lookup([(emb, torch.arange(emb.num_embeddings)) for emb in tables])
+    torch.autograd.backward(rows, [torch.ones_like(one) for one in rows])
+    before = [one.detach().clone() for one in rows]
+    opt.step()
+    transport.flush()
+    after = [emb.weight[:] for emb in tables]
+    moved = all(torch.allclose(one - 0.5, two, atol=1e-5) for one, two in zip(before, after, strict=True))
+    return told.count("push_placed"), moved
+
+
+@pytest.mark.dist
+def test_a_server_meets_the_gradients_of_all_tables_in_one_message() -> None:
+    assert Cluster(servers=2).run(messages) == [(2, True)]
+
+
 def told(transport: Any) -> list[str]:
     """The first table's server refuses; the second one's rows still come to their own call afterwards."""
     one, two = ge.DistEmbedding(4, 1, "one"), ge.DistEmbedding(4, 1, "two", ge.initializers.Uniform(seed=1))

@@ -104,6 +104,7 @@ class KVStoreTransport(GrowingClient):
         self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._push_buffer: PushBuffer | None = None
+        self._placed: dict[int, list[tuple[Any, ...]]] = {}
 
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
@@ -271,13 +272,17 @@ class KVStoreTransport(GrowingClient):
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
 
+        Those of all tables go to a server of this machine in one message, which it applies by one pass.
         The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
         Where the servers' answers are awaited here, what failed is raised when all tables are sent.
         """
         self.num_steps += 1
-        for push in pushes:
-            if push.touched:
-                self._push(self._tables[push.table], push)
+        try:
+            for push in pushes:
+                if push.touched:
+                    self._push(self._tables[push.table], push)
+        finally:
+            self._send_placed()
         if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
             self._drain()
         self._raise_failure()
@@ -299,7 +304,7 @@ class KVStoreTransport(GrowingClient):
                 continue
             arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks, step))
             if server in self._servers:
-                self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
+                self._placed.setdefault(server, []).append((*arguments, self._push_buffer.last, start, end))
             else:
                 grads = grads.to(narrower(grads.dtype, self.wire_dtype))
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
@@ -308,6 +313,12 @@ class KVStoreTransport(GrowingClient):
         table.pending += 1
         self.counts[push.table].steps += 1
         advance(push.rule, table.shard)
+
+    def _send_placed(self) -> None:
+        """Tell the servers of this machine which gradients lie in the push buffer for them."""
+        placed, self._placed = self._placed, {}
+        for server, pushes in placed.items():
+            self._exchange.tell(server, "push_placed", pushes)
 
     def _lend(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Memory of the push buffer, which is emptied or enlarged where it is full (``PushMemory``)."""
@@ -425,6 +436,7 @@ class KVStoreTransport(GrowingClient):
     def _drain(self) -> None:
         """Wait until everything that this trainer pushed is applied, or failed."""
         self._exchange.check()
+        self._send_placed()
         self._collect_garbage()
         self._failures += self._exchange.flush(sorted(self._unflushed))
         self._unflushed.clear()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.left_behind import shared_name
-from graph_emb.optim.apply import Merge, apply_update
+from graph_emb.optim.apply import Merge, Update, apply_updates
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
 from graph_emb.transport.kvstore import shared
@@ -171,21 +172,32 @@ class Tables(GrowingCalls):
 
     def push(self, sender: int, key: Key, terms: Terms, ids: Tensor, grads: Tensor) -> None:
         """Apply gradients of rows that this server owns, by the rule or by the user's handler."""
+        with ExitStack() as steps:
+            apply_updates(self._updates(key, terms, ids, grads, steps))
+
+    def push_placed(self, sender: int, pushes: Sequence[tuple[Key, Terms, Place, int, int]]) -> None:
+        """``push`` of tables, each of rows [start, end) at a place in the sender's push buffer, by one pass."""
+        updates: list[Update] = []
+        with ExitStack() as steps:
+            try:
+                for key, terms, place, start, end in pushes:
+                    ids, grads = at(self._push_buffers[sender], place)
+                    updates += self._updates(key, terms, ids[start:end], grads[start:end], steps)
+            finally:  # an error is that of one table
+                apply_updates(updates)
+
+    def _updates(self, key: Key, terms: Terms, ids: Tensor, grads: Tensor, steps: ExitStack) -> list[Update]:
+        """What a push leaves to do, within the steps that it enters; nothing where a handler has done it."""
         table, (optimizer, rule, how, distinct, clocks, step) = self._table(key), terms
         rows, shard = table.rows(ids), table.shards[optimizer]
         if table.push_handler is not None:
             grads = grads.to(accumulation_dtype(table.spec.dtype))  # they may have come narrower
             table.push_handler(self._data(), table.spec.name, *shard.without_frozen(rows, grads))
-            return
+            return []
         for name, clock in clocks.items():
             shard.state[name].fill_(clock)
-        with table.at_step(step):
-            apply_update(rule, shard, rows, grads, how, distinct=distinct)
-
-    def push_placed(self, sender: int, key: Key, terms: Terms, place: Place, start: int, end: int) -> None:
-        """``push`` of rows [start, end) that lie in the sender's push buffer."""
-        ids, grads = at(self._push_buffers[sender], place)
-        self.push(sender, key, terms, ids[start:end], grads[start:end])
+        steps.enter_context(table.at_step(step))
+        return [Update(rule, shard, rows, grads, how, distinct=distinct)]
 
     def push_buffer(self, sender: int, name: str, num_bytes: int) -> None:
         """Map the memory in which a trainer of this machine leaves its gradients."""
