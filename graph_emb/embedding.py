@@ -457,7 +457,8 @@ def lookup(
 ) -> list[Tensor]:
     """``emb(ids)`` of several tables at once: in one exchange in collective mode, in one wait in kvstore mode.
 
-    Values and gradients are those of separate calls, bit for bit. In collective mode every rank asks the same tables in
+    Values and gradients are those of separate calls, bit for bit. The rows of all tables are copied in one pass, and
+    the optimizer's step updates them in one. In collective mode every rank asks the same tables in
     the same order; a table may stand twice.
 
     Args:
