@@ -104,7 +104,7 @@ FUSED: dict[type, Callable[[Any, dict[str, np.ndarray]], Use]] = {
 """The rules that have a fused form; others take the torch form."""
 
 
-class Job(NamedTuple):
+class Prepared(NamedTuple):
     """The update of a table, ready to run: its arrays by place, numbers, counts, and what else the code depends on."""
 
     kernel: Callable[..., None]
@@ -133,7 +133,7 @@ def prepare(
     grads: Tensor | BagGradients,
     mean: bool,
     groups: Groups,
-) -> Job:
+) -> Prepared:
     """Let a table's clocks and counts go on, and tell what is left to do: ``run`` does it.
 
     Args:
@@ -161,12 +161,12 @@ def prepare(
     of_bags = found if isinstance(found, tuple) else (found, None, None)
     arrays = (memory_of(weight), *use.state, touched, first, following, *of_bags, ids, *(each or (None, None)))
     flags = (mean, alone, rule.stochastic_rounding, *use.flags)
-    return Job(use.kernel, arrays, (*options, *use.numbers), (ahead, at), seed, flags)
+    return Prepared(use.kernel, arrays, (*options, *use.numbers), (ahead, at), seed, flags)
 
 
-def run(jobs: Iterable[Job]) -> None:
+def run(jobs: Iterable[Prepared]) -> None:
     """Do what is left of the updates of several tables: one call for all that the same code serves."""
-    alike: dict[tuple[Any, ...], list[Job]] = {}
+    alike: dict[tuple[Any, ...], list[Prepared]] = {}
     for job in jobs:
         alike.setdefault(job.kind, []).append(job)
     for some in alike.values():
