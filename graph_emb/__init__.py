@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.table.neighbour_mean import NeighbourMean
-    from graph_emb.table.placement import File
+    from graph_emb.table.placement import DeviceCache, File
     from graph_emb.transport.runtime import in_step, init, shutdown
     from graph_emb.tuning.search import tune
 
@@ -135,7 +135,7 @@ _HOMES = {
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.neighbour_mean": ("NeighbourMean",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
-    "graph_emb.table.placement": ("File",),
+    "graph_emb.table.placement": ("DeviceCache", "File"),
     "graph_emb.tuning.search": ("tune",),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
@@ -165,6 +165,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DeepWalk",
+    "DeviceCache",
     "DistEmbedding",
     "DistMult",
     "File",

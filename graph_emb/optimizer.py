@@ -105,6 +105,8 @@ class SparseSGD(SparseOptimizer):
         [0.0, -1.0, 0.0, -0.5]
     """
 
+    _rule_class: type[Rule] = SGD
+
     def __init__(
         self,
         params: Params,
@@ -118,7 +120,7 @@ class SparseSGD(SparseOptimizer):
         _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no sparse SGD")
         options = {"momentum": momentum}  # this one is fixed: it decides whether there is state
         numbers = {"lr": lr, "momentum": momentum}
-        super().__init__(params, SGD, numbers, options, convention(compat, merge).merge, rows)
+        super().__init__(params, self._rule_class, numbers, options, convention(compat, merge).merge, rows)
 
     def rule_of(self, group: dict[str, Any]) -> Rule:
         """As in ``SparseOptimizer``; a group's momentum needs the buffers that only a first momentum above 0 makes."""
@@ -336,6 +338,8 @@ class SparseLARS(SparseOptimizer):
         [2.5, 4.0]
     """
 
+    _rule_class: type[Rule] = LARS
+
     def __init__(
         self,
         params: Params,
@@ -349,7 +353,7 @@ class SparseLARS(SparseOptimizer):
     ) -> None:
         _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no LARS")
         numbers = {"lr": lr, "momentum": momentum, "eta": eta}
-        super().__init__(params, LARS, numbers, {}, convention(compat, merge).merge, rows)
+        super().__init__(params, self._rule_class, numbers, {}, convention(compat, merge).merge, rows)
 
 
 OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {

@@ -50,6 +50,8 @@ class SparseOptimizer(DGLNames, Card):
         transport: Of all tables.
     """
 
+    _rule_class: type[Rule]
+
     def __init__(
         self,
         params: Params,

@@ -30,6 +30,7 @@ from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import as_ids, find_ids, first_repeated
+from graph_emb.table.placement import File
 
 if TYPE_CHECKING:
     from graph_emb.embedding import DistEmbedding
@@ -477,7 +478,7 @@ def _room(table: DistEmbedding | ComposedEmbedding) -> Tensor:
     """Memory for all rows, float32; of a table in a file, a file without a name that is mapped there."""
     shape = (table.num_embeddings, table.embedding_dim)
     placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
-    if placement is None:
+    if not isinstance(placement, File):
         return torch.empty(shape)
     with TemporaryFile(dir=placement.path) as file:
         os.posix_fallocate(file.fileno(), 0, max(1, 4 * math.prod(shape)))  # a full disk is an error here, not SIGBUS

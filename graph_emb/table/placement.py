@@ -79,7 +79,33 @@ class File(Cached):
         return Path(self.folder).expanduser()
 
 
-Placement = File
+@dataclass(frozen=True)
+class DeviceCache(Cached):
+    """Rows and state in memory of the host, of which the table's ``device`` holds at most ``memory`` bytes.
+
+    Args:
+        memory: On the device, of each process for this table, such as ``"8GiB"``: rows with their state, and for all
+            rows the state of one value a row, which stays on the device. The map of rows is on the host.
+        policy: As of ``File``.
+    Example:
+        >>> place = ge.DeviceCache(memory="16KiB", policy="lfu")
+        >>> emb = ge.DistEmbedding(10_000, 64, device="cpu", placement=place)  # "cuda" keeps the cache on a GPU
+        >>> opt = ge.SparseAdagrad([emb], lr=0.1)  # 512 bytes a row: 28 of them on the device
+        >>> for ids in ([1, 2, 500], [9_999, 4_000, 1]):
+        ...     emb(torch.tensor(ids)).sum().backward()
+        ...     opt.step()
+        >>> emb.cache_stats().hit_rows  # the update of what was looked up, and id 1 again
+        7
+    """
+
+    memory: int | str
+    policy: Policy = "lru"
+
+    def __post_init__(self) -> None:
+        self._check(self.memory, self.policy)
+
+
+Placement = File | DeviceCache
 HOST = "host"
 
 
@@ -93,4 +119,7 @@ def as_placement(placement: Any, table: str) -> Placement | None:
         return None
     if isinstance(placement, Cached):
         return placement  # type: ignore[return-value]
-    raise ConfigError(f"table {table!r}: placement={placement!r}; pass {HOST!r} or graph_emb.File(folder, memory=...)")
+    raise ConfigError(
+        f"table {table!r}: placement={placement!r}; pass {HOST!r}, graph_emb.File(folder, memory=...) or "
+        "graph_emb.DeviceCache(memory=...)"
+    )

@@ -23,7 +23,10 @@ ROWS, TABLE_OF = (7, 5, 9), (0, 1, 2, 1)
 def module(**options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:
     """Three tables and four features, two of one table; widths differ where rows are pooled."""
     widths = options.pop("widths", (4, 4, 4) if options.get("pooling_mode") == PoolingMode.NONE else (4, 6, 3))
-    specs = [(n, d, EmbeddingLocation.HOST, ComputeDevice.CPU) for n, d in zip(ROWS, widths, strict=True)]
+    places = options.pop("places", ("HOST",) * len(ROWS))
+    specs = [
+        (n, d, EmbeddingLocation[place], ComputeDevice.CPU) for n, d, place in zip(ROWS, widths, places, strict=True)
+    ]
     options.setdefault("feature_table_map", list(TABLE_OF))
     tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
     for k, weight in enumerate(tbe.split_embedding_weights()):

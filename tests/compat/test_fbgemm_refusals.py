@@ -23,6 +23,7 @@ from graph_emb.compat.fbgemm import (
     UserEnabledConfigDefinition,
     WeightDecayMode,
 )
+from graph_emb.compat.fbgemm.caching import Caching
 from graph_emb.compat.fbgemm.options import ABSENT, NUMBERS
 from graph_emb.core.errors import ConfigError, ShapeError
 from tests.compat.fbgemm_loops import batch, module
@@ -59,7 +60,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "optimizer_state_dtypes of momentum1=FP16 is not offered",
     ),
     "state of SGD": ({"optimizer_state_dtypes": {"momentum1": SparseType.BF16}}, "has no effect"),
-    "cache": ({"cache_load_factor": 0.5}, "cache_load_factor=0.5"),
+    "cache": ({"cache_load_factor": 0.5}, "cache_load_factor=0.5 has no effect: no table is MANAGED_CACHING"),
     "lfu": ({"cache_algorithm": CacheAlgorithm.LFU}, "cache_algorithm="),
     "prefetch": ({"prefetch_pipeline": True}, "prefetch_pipeline=True"),
     "hbm": ({"enforce_hbm": True}, "enforce_hbm=True"),
@@ -96,7 +97,7 @@ def test_what_makes_no_sense_here_is_refused_by_name(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "device"), [("MANAGED", "CUDA"), ("MANAGED_CACHING", "CUDA"), ("MTIA", "MTIA"), ("HOST", "CUDA")]
+    ("location", "device"), [("MTIA", "CPU"), ("MTIA", "CUDA"), ("HOST", "CUDA"), ("DEVICE", "CPU")]
 )
 def test_places_that_are_not_here_are_refused_by_name(location: str, device: str) -> None:
     with pytest.raises(ConfigError, match=location):
@@ -139,7 +140,7 @@ def test_every_argument_and_member_of_fbgemm_is_known_by_name() -> None:
         assert dataclasses.asdict(kind()) == dataclasses.asdict(getattr(theirs, kind.__name__)())
     names = inspect.signature(theirs.SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters
     own = inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters
-    assert set(names) - set(own) == {*ABSENT, *NUMBERS}
+    assert set(names) - set(own) == {*ABSENT, *NUMBERS, *(field.name for field in dataclasses.fields(Caching))}
     tbe, (ids, offsets, _) = module(), batch(5)
     for name in inspect.signature(theirs.SplitTableBatchedEmbeddingBagsCodegen.forward).parameters:
         if name not in inspect.signature(tbe.forward).parameters and name != "self":

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.compat.fbgemm.caching import CacheCalls, Caching, state_rows_of
 from graph_emb.compat.fbgemm.options import (
     RULES,
     STATE,
@@ -35,16 +36,20 @@ from graph_emb.compat.fbgemm.options import (
     check_others,
     decay,
     device_of,
+    devices_of,
     dtype_of,
     member,
     numbers_of,
     outside,
     state_dtype_of,
+    state_of,
 )
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.table.initializers import Uniform, fill_rows_
+from graph_emb.table.shard import WEIGHT
 from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.tier.shard import TieredShard
 
 __all__ = [
     "BoundsCheckMode",
@@ -90,7 +95,7 @@ class _FusedUpdate(torch.autograd.Function):
         return None, None if ctx.weights is None else ctx.weights.grad, None, None
 
 
-class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
+class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
     """Many tables behind one call, updated by the backward pass: FBGEMM's module, for CPU tables of any width.
 
     ``forward`` looks bags up, ``backward`` merges the gradients of all features of a table and applies them at once;
@@ -104,8 +109,9 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
     ``tables`` and ``sparse_optimizer`` fits other numbers of processes.
 
     Args:
-        embedding_specs: (rows, width, location, compute device) of each table: HOST and CPU, or DEVICE and CUDA
-            (which no test has run).
+        embedding_specs: (rows, width, location, compute device) of each table. HOST of CPU and DEVICE of CUDA lie in
+            memory of the device, MANAGED in memory of the host, MANAGED_CACHING there with a cache on the device
+            (``graph_emb.DeviceCache``); on the CPU both are memory of the host. No test has run CUDA.
         feature_table_map: The table of each feature, (F,); None: each its own.
         weights_precision: FP32, FP16 or BF16.
         output_dtype: The same.
@@ -125,6 +131,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         global_weight_decay: A ``GlobalWeightDecayDefinition``, of DECOUPLE_GLOBAL.
         optimizer_state_dtypes: FP32 or BF16 for ``momentum1``, and for ``momentum2`` of Adam's and LAMB's kinds.
         extra_optimizer_config: Adam's clock.
+        others: ``eps`` and the other numbers above, and those of ``caching.Caching`` for tables that are
+            MANAGED_CACHING.
     Attributes:
         tables: The ``DistEmbedding`` of each table, (T,).
         sparse_optimizer: Their optimizer.
@@ -168,13 +176,14 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         **others: Any,
     ) -> None:
         super().__init__()
+        self.embedding_specs = list(embedding_specs)
+        self._caching = Caching.taken_from(others, self.embedding_specs)
         check_others(others)
         if {embedding_table_index_type, embedding_table_offset_type} - {torch.int32, torch.int64}:
             raise ConfigError("embedding_table_index_type and embedding_table_offset_type must be torch.int32 or int64")
         self.optimizer = member(OptimType, optimizer, "optimizer", *RULES)
         self.pooling_mode = member(PoolingMode, pooling_mode, "pooling_mode", *PoolingMode)
         self._output, stored = dtype_of(output_dtype, "output_dtype"), dtype_of(weights_precision, "weights_precision")
-        self.embedding_specs = list(embedding_specs)
         self._device = device_of(self.embedding_specs, device)
         self.feature_table_map = list(
             range(len(self.embedding_specs)) if feature_table_map is None else feature_table_map
@@ -199,10 +208,6 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         names: list[Any] = [None] * len(self.embedding_specs) if table_names is None else list(table_names)
         if len(names) != len(self.embedding_specs):
             raise ConfigError(f"table_names has {len(names)} names for {len(self.embedding_specs)} tables")
-        self.tables = [
-            DistEmbedding(rows, width, name, dtype=stored, device=self._device, bounds=bounds)
-            for (rows, width, *_), name in zip(self.embedding_specs, names, strict=True)
-        ]
         options = decay(self.optimizer, weight_decay, weight_decay_mode, global_weight_decay)
         if stochastic_rounding and stored != torch.float32:
             options["stochastic_rounding"] = True
@@ -210,6 +215,14 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             options["max_norm"] = max_norm
         options |= state_dtype_of(self.optimizer, optimizer_state_dtypes)
         options |= numbers_of(self.optimizer, others, extra_optimizer_config)
+        placements = self._caching.placements(self.embedding_specs, stored, state_of(self.optimizer, options))
+        self.tables = [
+            DistEmbedding(rows, width, name, dtype=stored, device=device, bounds=bounds, placement=placement)
+            for (rows, width, *_), name, placement, device in zip(
+                self.embedding_specs, names, placements, devices_of(self.embedding_specs, self._device), strict=True
+            )
+        ]
+        self._begin_counts()
         rule = RULES[self.optimizer][0]
         self._row_clock = options.get("bias_correction") == "row"
         self.sparse_optimizer = rule(self.tables, lr=learning_rate, compat="fbgemm", **options)  # type: ignore[call-arg]
@@ -258,6 +271,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             raise ShapeError(
                 f"per_sample_weights of shape {tuple(per_sample_weights.shape)} for indices {tuple(indices.shape)}"
             )
+        self._note_cached()
         before = sum(table.dropped for table in self.tables)
 
         def pooled(weights: Tensor | None) -> Tensor:
@@ -277,6 +291,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             out = _FusedUpdate.apply(self._anchor, per_sample_weights, pooled, self._update)
         else:
             out = pooled(per_sample_weights)
+        self._count_cached(self._ends(offsets, num_bags))
         dropped = sum(table.dropped for table in self.tables) - before
         if dropped and self._warns:
             _log.warning(
@@ -342,12 +357,16 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         return [found[f] for f in range(len(num_bags))]
 
     def split_embedding_weights(self) -> list[Tensor]:
-        """The rows of each table that this process stores, (rows, D), to be read and filled in place."""
+        """The rows of each table that this process stores, (rows, D), to be read and filled in place.
+
+        Of a table that is MANAGED_CACHING the rows in memory of the host, which are the newest until the next pass;
+        the cache is empty then, so that the next pass meets what was filled in.
+        """
         self.flush()
         shards = [table.shard for table in self.tables]
         for shard in shards:
             shard.settle()
-        return [shard.weight for shard in shards]
+        return [shard.lower_column(WEIGHT) if isinstance(shard, TieredShard) else shard.weight for shard in shards]
 
     def split_optimizer_states(self) -> list[list[Tensor]]:
         """The state of each table in FBGEMM's order, an empty list for each where there is none."""
@@ -360,15 +379,17 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         clocks of stochastic rounding and of DECOUPLE_GLOBAL are in ``state_dict`` alone.
         """
         self.flush()
-        states = [dict(table.shard.state) for table in self.tables]
+        states = [state_rows_of(table.shard) for table in self.tables]
         for state in states:
             if self._row_clock:
                 state["row_counter"] = state["step"]
         return [{name: state[name] for name in STATE if name in state} for state in states]
 
     def flush(self) -> None:
-        """Return when the updates of this process are applied."""
+        """Return when the updates of this process are applied, and the host has every row of tables with a cache."""
         self.sparse_optimizer.transport.flush()
+        for number in self._cached:
+            self._shard(number).flush()
 
     def set_learning_rate(self, lr: float) -> None:
         """As ``SparseOptimizer.set_lr``: of the next backward pass, whenever its forward pass was."""
@@ -413,5 +434,6 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         if shapes[0] != shapes[1]:
             raise ConfigError(f"the saved tables have the shapes {shapes[0]}, those of this process {shapes[1]}")
         self.sparse_optimizer.load_state_dict(state["optimizer"])
+        own = self.split_embedding_weights()  # loading filled the caches again
         for weight, saved in zip(own, state["weights"], strict=True):
             weight.copy_(saved)

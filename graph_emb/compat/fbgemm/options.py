@@ -24,6 +24,7 @@ from graph_emb.optimizer import (
     SparseSGD,
 )
 from graph_emb.sparse_optimizer import SparseOptimizer
+from graph_emb.table.spec import StateSpec
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -57,6 +58,7 @@ PoolingMode = enum.IntEnum("PoolingMode", "SUM MEAN NONE", start=0)
 WeightDecayMode = enum.IntEnum("WeightDecayMode", "NONE L2 DECOUPLE COUNTER COWCLIP DECOUPLE_GLOBAL", start=0)
 BoundsCheckMode = enum.IntEnum("BoundsCheckMode", "FATAL WARNING IGNORE NONE V2_IGNORE V2_WARNING V2_FATAL", start=0)
 CacheAlgorithm = enum.IntEnum("CacheAlgorithm", "LRU LFU", start=0)
+MANAGED_CACHING = "MANAGED_CACHING"
 
 
 class SparseType(enum.Enum):
@@ -112,16 +114,15 @@ DTYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
 STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer", "row_counter")
 """What ``split_optimizer_states`` has of each table, in FBGEMM's order."""
 ABSENT: dict[str, Any] = {
-    **dict.fromkeys(("cache_precision", "record_cache_metrics", "ensemble_mode", "emainplace_mode")),
+    **dict.fromkeys(("ensemble_mode", "emainplace_mode")),
     **dict.fromkeys(("counter_based_regularization", "cowclip_regularization")),
     **dict.fromkeys(("stats_reporter_config", "multipass_prefetch_config")),
-    **dict.fromkeys(("enforce_hbm", "gather_uvm_cache_stats", "uvm_non_rowwise_momentum"), False),
-    **dict.fromkeys(("use_experimental_tbe", "prefetch_pipeline", "uvm_host_mapped"), False),
+    **dict.fromkeys(("enforce_hbm", "uvm_non_rowwise_momentum"), False),
+    **dict.fromkeys(("use_experimental_tbe", "uvm_host_mapped"), False),
     **dict.fromkeys(
         ("tbe_input_multiplexer_config", "embedding_shard_info", "res_params", "preallocated_host_buffers")
     ),
     **dict.fromkeys(("enable_raw_embedding_streaming", "is_qr_tbe"), False),
-    **{"cache_algorithm": CacheAlgorithm.LRU, "cache_load_factor": 0.2, "cache_sets": 0},
     "cache_reserved_memory": 0.0,
 }
 """Arguments of FBGEMM that have no meaning here, with the defaults that may be given."""
@@ -160,24 +161,34 @@ def dtype_of(precision: Any, name: str) -> torch.dtype:
     return DTYPES[member(SparseType, precision, name, SparseType.FP32, SparseType.FP16, SparseType.BF16).name]
 
 
+LOCATIONS = {
+    "CPU": (EmbeddingLocation.HOST, EmbeddingLocation.MANAGED, EmbeddingLocation.MANAGED_CACHING),
+    "CUDA": (EmbeddingLocation.DEVICE, EmbeddingLocation.MANAGED, EmbeddingLocation.MANAGED_CACHING),
+}
+"""Where the tables of a compute device may lie."""
+
+
 def device_of(specs: Sequence[tuple[int, int, Any, Any]], device: Any) -> torch.device:
-    """Where all tables lie."""
+    """Where rows are handed out, and those lie that a device holds."""
     if not specs:
         raise ConfigError("embedding_specs is empty; give (rows, width, location, compute device) of a table")
-    places = {
-        (
-            member(EmbeddingLocation, spec[2], "location", EmbeddingLocation.HOST, EmbeddingLocation.DEVICE).name,
-            member(ComputeDevice, spec[3], "compute device", ComputeDevice.CPU, ComputeDevice.CUDA).name,
-        )
-        for spec in specs
-    }
-    if places not in ({("HOST", "CPU")}, {("DEVICE", "CUDA")}):
-        raise ConfigError(f"embedding_specs say {sorted(places)}; all tables must be HOST and CPU, or DEVICE and CUDA")
-    kind = "cpu" if places == {("HOST", "CPU")} else "cuda"
+    kinds = {member(ComputeDevice, spec[3], "compute device", ComputeDevice.CPU, ComputeDevice.CUDA) for spec in specs}
+    if len(kinds) > 1:
+        raise ConfigError("embedding_specs say CPU and CUDA; all tables of a module have one compute device")
+    (compute,) = kinds
+    for spec in specs:
+        member(EmbeddingLocation, spec[2], f"location of a table of {compute.name}", *LOCATIONS[compute.name])
+    kind = compute.name.lower()
     found = torch.device(kind if device is None else device)
     if found.type != kind:
         raise ConfigError(f"device={device!r}, but embedding_specs say {kind}")
     return found
+
+
+def devices_of(specs: Sequence[tuple[int, int, Any, Any]], device: torch.device) -> list[torch.device]:
+    """Where each table lies, or its cache."""
+    managed = (getattr(spec[2], "name", "") == "MANAGED" for spec in specs)
+    return [torch.device("cpu") if on_host else device for on_host in managed]
 
 
 def outside(mode: Any) -> Any:
@@ -222,6 +233,15 @@ def state_dtype_of(optimizer: OptimType, given: Mapping[str, Any] | None) -> dic
             f"optimizer_state_dtypes={given!r}: {optimizer.name} takes one precision for {', '.join(names)}"
         )
     return {"state_dtype": torch.bfloat16} if kinds == {SparseType.BF16} else {}
+
+
+def state_of(optimizer: OptimType, options: Mapping[str, Any]) -> list[StateSpec]:
+    """The pieces of state of an optimizer with our options."""
+    fields = {**options, "state_dtype": str(options.get("state_dtype", "")).removeprefix("torch.") or None}
+    fields["clock"] = fields.pop("bias_correction", "global")
+    rule = RULES[optimizer][0]._rule_class
+    kept = {name: fields[name] for name in rule.__dataclass_fields__ if fields.get(name) is not None}
+    return list(rule(1.0, **kept).state_specs())
 
 
 def numbers_of(optimizer: OptimType, given: Mapping[str, Any], clock: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A cache of pages: frames in front of a file, first values of pages that were never written, transfers on their way.
+"""A cache of pages: frames in front of a lower tier, first values of unwritten pages, transfers on their way.
 
 Everything that reads or changes a row goes through the frames, or looks into them first: whatever was prefetched or
 is being written, a reader meets the newest value.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import StorageError
 from graph_emb.table.tier.frames import Frames
-from graph_emb.table.tier.reader import PageReader, Transfer
+from graph_emb.table.tier.pages import PageLayout
+from graph_emb.table.tier.reader import Transfer
 
 NEVER, STORED, ON_ITS_WAY = 0, 1, 2
 """Of a page in the file: it holds first values and was not written; it is there; it is being written."""
@@ -62,12 +64,42 @@ class CacheStats:
         return self.hit_rows / self.requested if self.requested else 1.0
 
 
+class LowerTier(Protocol):
+    """Where pages lie that have no frame: a file (``PageReader``) or memory of the host (``HostPages``).
+
+    Attributes:
+        layout: Of the pages.
+        bytes_read, bytes_written: So far.
+    """
+
+    @property
+    def layout(self) -> PageLayout: ...
+
+    bytes_read: int
+    bytes_written: int
+
+    def read(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None]) -> Transfer:
+        """Start to bring distinct pages (N,) into the frames (N,) of columns; None leaves a section out."""
+
+    def write(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None]) -> Transfer:
+        """Start to take pages from frames, which stay as they are until it is done."""
+
+    def note(self, checkpoint: str | None) -> None:
+        """Note which checkpoint stands for the rows, if the run does not end."""
+
+    def check_own(self) -> None:
+        """Raise a StorageError where the pages are no longer this run's."""
+
+    def close(self) -> None:
+        """End transfers and free the pages. May be repeated."""
+
+
 class PageCache:
-    """The frames of a table over a file.
+    """The frames of a table over a lower tier.
 
     Args:
         frames: The residency map.
-        reader: Of the file.
+        reader: Of the lower tier.
         columns: The arrays of the frames, in the order of a page's sections; rows of frame f from ``f * rows`` on.
         first_values: Writes the first values of rows, (B,) int64 ascending, into such arrays, one row each.
         num_rows: Of the table; the last page may have room for more.
@@ -76,7 +108,7 @@ class PageCache:
     def __init__(
         self,
         frames: Frames,
-        reader: PageReader,
+        reader: LowerTier,
         columns: Sequence[Tensor],
         first_values: Callable[[np.ndarray, Sequence[Tensor | None]], None],
         num_rows: int,
@@ -213,21 +245,21 @@ class PageCache:
             frames.loading[targets[stored]] = self._number
         job = self._number if stored.any() else 0
         if not stored.all():
-            self._begin(pages[~stored], targets[~stored])
+            self._fill(pages[~stored], targets[~stored], self.columns)
         if not ahead:
             self._wait(job)
 
-    def _begin(self, pages: np.ndarray, targets: np.ndarray) -> None:
-        """First values for pages that were never written."""
+    def _fill(self, pages: np.ndarray, targets: np.ndarray, columns: Sequence[Tensor]) -> None:
+        """First values for pages that were never written, in their places among the columns' frames."""
         order = np.argsort(pages)
         pages, targets = pages[order], targets[order]
         span = np.arange(self._rows)
         ids, slots = ((some[:, None] << self.frames.shift | span).ravel() for some in (pages, targets))
         inside = ids < self.num_rows
         ids, places = ids[inside], torch.from_numpy(slots[inside])
-        made = [column.new_empty((len(ids), *column.shape[1:])) for column in self.columns]
+        made = [column.new_empty((len(ids), *column.shape[1:])) for column in columns]
         self._first_values(ids, made)
-        for column, values in zip(self.columns, made, strict=True):
+        for column, values in zip(columns, made, strict=True):
             column.index_copy_(0, places.to(column.device), values)
 
     def _wait(self, job: int) -> None:
@@ -263,7 +295,7 @@ class PageCache:
         self.check()
         if not len(rows):
             return
-        shift, most = self.frames.shift, max(1, SCAN_BYTES // self.reader.file.layout.page_bytes)
+        shift, most = self.frames.shift, max(1, SCAN_BYTES // self.reader.layout.page_bytes)
         pages = rows >> shift
         order = None if bool((pages[1:] >= pages[:-1]).all()) else np.argsort(pages, kind="stable")
         ordered = pages if order is None else pages[order]
@@ -297,11 +329,11 @@ class PageCache:
             made[section] = scratch[k << frames.shift : (k << frames.shift) + len(ids)]
             self._first_values(ids, made)
         places = torch.from_numpy((inverse << frames.shift) | (rows & mask))
-        found = scratch[places]
+        found = scratch[places.to(column.device)]
         here = np.flatnonzero(held[inverse] >= 0)
         if len(here):
             at = (held[inverse[here]].astype(np.int64) << frames.shift) | (rows[here] & mask)
-            found[torch.from_numpy(here)] = column[torch.from_numpy(at)]
+            found[torch.from_numpy(here).to(column.device)] = column[torch.from_numpy(at).to(column.device)]
         return found
 
     def flush(self) -> None:
@@ -316,11 +348,28 @@ class PageCache:
         self._wait(job)
         self._wait_for_writes()
 
+    def store_first_values(self) -> None:
+        """Write the pages that are neither in memory nor in the lower tier, some at a time."""
+        self.check()
+        most = max(1, SCAN_BYTES // self.reader.layout.page_bytes)
+        missing = np.flatnonzero((self.frames.frame_of < 0) & (self.in_file == NEVER))
+        for pages in np.array_split(missing, -(-len(missing) // most)) if len(missing) else ():
+            places = np.arange(len(pages))
+            made = [column.new_empty((len(pages) << self.frames.shift, *column.shape[1:])) for column in self.columns]
+            self._fill(pages, places, made)
+            self.reader.write(pages, places, made).wait()
+            self.in_file[pages] = STORED
+
+    def drop(self) -> None:
+        """Let every page go, after those that the lower tier lacks are written."""
+        self.flush()
+        self._evict(np.flatnonzero(self.frames.page_of >= 0))
+
     def changed_pages(self) -> np.ndarray:
         """The pages that have other values than their first ones, or may have, ascending."""
         frames = self.frames
         return np.union1d(np.flatnonzero(self.in_file), frames.page_of[frames.dirty])
 
     def close(self) -> None:
-        """Wait for what is on its way, and delete the file."""
+        """Wait for what is on its way, and free the lower tier."""
         self.reader.close()

@@ -29,6 +29,8 @@ BLOCK = 4096
 """Bytes: of the header, and of the smallest page."""
 SECTOR = 512
 """Bytes: what a page is a multiple of, so that direct I/O takes it on most disks."""
+MEMORY_PAGE = 256
+"""Bytes of a page of host memory, at least: fewer cost more in the map than they save in transfers."""
 MAGIC = "graph_emb rows"
 SUFFIX = ".rows"
 
@@ -40,7 +42,7 @@ class PageLayout:
     Attributes:
         shift: A page has ``1 << shift`` rows.
         sections: Bytes of each section: the weight's, then those of state.
-        page_bytes: Bytes of a page, a multiple of ``SECTOR``.
+        page_bytes: Bytes of a page; in a file a multiple of ``SECTOR``.
     """
 
     shift: int
@@ -59,6 +61,17 @@ class PageLayout:
         while (page := max(BLOCK, -(-(total << shift) // SECTOR) * SECTOR)) - (total << shift) > page // 8:
             shift += 1
         return cls(shift, tuple(num << shift for num in row_bytes), page)
+
+    @classmethod
+    def of_memory(cls, row_bytes: Sequence[int]) -> PageLayout:
+        """The smallest page of at least ``MEMORY_PAGE`` bytes, without padding: memory has no sectors.
+
+        Args:
+            row_bytes: Bytes of a row of each section.
+        """
+        total = sum(row_bytes)
+        shift = max(0, (-(-MEMORY_PAGE // total) - 1).bit_length())
+        return cls(shift, tuple(num << shift for num in row_bytes), total << shift)
 
     @property
     def rows(self) -> int:

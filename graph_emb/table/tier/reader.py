@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import StorageError
-from graph_emb.table.tier.pages import BLOCK, SECTOR, PageFile, aligned
+from graph_emb.table.tier.pages import BLOCK, SECTOR, PageFile, PageLayout, aligned
 
 NUM_THREADS = 8
 BUFFER_BYTES = 256 << 10
@@ -139,6 +139,19 @@ class PageReader:
         self._buffers: list[np.ndarray] = []
         self.bytes_read = self.bytes_written = 0
         self.seconds = 0.0
+
+    @property
+    def layout(self) -> PageLayout:
+        """Of the pages."""
+        return self.file.layout
+
+    def note(self, checkpoint: str | None) -> None:
+        """Note in the file which checkpoint stands for it, if the run does not end."""
+        self.file.note(checkpoint)
+
+    def check_own(self) -> None:
+        """Raise a StorageError where the file is another run's."""
+        self.file.check_own()
 
     def read(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None]) -> Transfer:
         """Start to read pages.

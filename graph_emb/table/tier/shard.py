@@ -1,14 +1,16 @@
-"""A shard whose rows lie in a file: an ordinary shard of the frames' rows behind a map from rows to places.
+"""A shard whose rows lie in a lower tier: an ordinary shard of the frames' rows behind a map from rows to places.
 
-The rule, the fused kernels, the order of merging and the transports do not know. Per-element state moves with its row
-in one page; state of one value a row, clocks and the frozen mask lie in memory for all rows, and are copied to the
-frames' rows and back around an update.
+The frames are on the table's device, the lower tier is a file or, of a ``DeviceCache``, memory of the host. The rule,
+the fused kernels, the order of merging and the transports do not know. Per-element state moves with its row in one
+page; state of one value a row, clocks and the frozen mask lie on the device for all rows, and are copied to the frames'
+rows and back around an update. The residency map is on the host.
 
 Legend: R rows, B asked rows, D width.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,11 +24,13 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.hidden import size_text
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, OwnerInitializer, fill_rows_at_
+from graph_emb.table.placement import DeviceCache, File
 from graph_emb.table.row_memory import allocate
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec
-from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, PageCache
+from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, LowerTier, PageCache
 from graph_emb.table.tier.frames import Frames
+from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.pages import PageFile, PageLayout
 from graph_emb.table.tier.reader import PageReader
 
@@ -83,15 +87,18 @@ class TieredShard(EmbeddingShard):
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int) -> None:
         assert spec.placement is not None
-        if spec.device.type != "cpu":
-            raise ConfigError(f"table {spec.name!r}: rows in a file are read to the CPU, not to device {spec.device}")
+        if spec.device.type != "cpu" and isinstance(spec.placement, File):
+            raise ConfigError(
+                f"table {spec.name!r}: rows in a file are read to the CPU, not to device {spec.device}; rows in memory "
+                "of the host are cached there by graph_emb.DeviceCache(memory=...)"
+            )
         if isinstance(spec.initializer, (FromFunction, OwnerInitializer)):
             raise ConfigError(
-                f"table {spec.name!r}: init_func must give the values of any ids where rows lie in a file; pass an "
-                "object such as graph_emb.initializers.Uniform(seed=0), or load a checkpoint into the table"
+                f"table {spec.name!r}: init_func must give the values of any ids where memory holds a part of the "
+                "rows; pass an object such as graph_emb.initializers.Uniform(seed=0), or load a checkpoint into it"
             )
         self.spec, self.first_id, self._num_rows = spec, first_id, num_rows
-        self.weight = torch.empty((0, spec.dim), dtype=spec.dtype)
+        self.weight = torch.empty((0, spec.dim), dtype=spec.dtype, device=spec.device)
         self._cache: PageCache | None = None
         self._past, self._saved = CacheStats(), ""
         self._set_state({}, {})
@@ -113,7 +120,8 @@ class TieredShard(EmbeddingShard):
         elements = {name: one for name, one in specs.items() if one.kind == "element"}
         per_row = {name: one.dtype_beside(spec.dtype) for name, one in specs.items() if one.kind == "row"}
         dtypes = [spec.dtype, *(one.dtype_beside(spec.dtype) for one in elements.values())]
-        layout = PageLayout.of([spec.dim * dtype.itemsize for dtype in dtypes])
+        row_bytes = [spec.dim * dtype.itemsize for dtype in dtypes]
+        layout = PageLayout.of(row_bytes) if isinstance(placement, File) else PageLayout.of_memory(row_bytes)
         num_pages = max(1, layout.num_pages(self._num_rows))
         extra = sum(dtype.itemsize for dtype in per_row.values())
         num_frames = self._num_frames(layout, num_pages, extra)
@@ -124,17 +132,20 @@ class TieredShard(EmbeddingShard):
         if self._cache is not None and not len(self._cache.changed_pages()):  # its room on the disk comes first
             self._leave(self._cache)
             self._cache = None
-        remove = placement.leftover == "remove"
-        file = PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove)
-        reader = PageReader(file)
-        file.note(self._saved or None)
+        reader: LowerTier
+        if isinstance(placement, File):
+            remove = placement.leftover == "remove"
+            reader = PageReader(PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove))
+        else:
+            reader = HostPages(spec.name, layout, num_pages, dtypes)
+        reader.note(self._saved or None)
         initial = [one.initial for one in elements.values()]
         cache = PageCache(frames, reader, columns, self._first_values(initial), self._num_rows)
         closing = weakref.finalize(self, reader.close)
         inner = _FrameShard(spec, columns[0], weakref.ref(self))
         inner.state_specs, inner.attached = dict(specs), bool(specs)
         inner.state = {name: self.state[name] for name, one in specs.items() if one.kind == "table"}
-        inner.state |= {name: torch.empty(shape[0], dtype=dtype) for name, dtype in per_row.items()}
+        inner.state |= {name: torch.empty(shape[0], dtype=dtype, device=device) for name, dtype in per_row.items()}
         inner.state |= dict(zip(elements, columns[1:], strict=True))
         self._sections = {WEIGHT: 0, **{name: k for k, name in enumerate(elements, 1)}}
         self._row_columns = list(per_row)
@@ -152,9 +163,10 @@ class TieredShard(EmbeddingShard):
     def _num_frames(self, layout: PageLayout, num_pages: int, row_bytes: int) -> int:
         """How many pages the budget holds beside the map and the state of one value a row."""
         assert self.spec.placement is not None
-        budget = self.spec.placement.memory_bytes
-        fixed = num_pages * PAGE_BYTES + self._num_rows * row_bytes
-        each = sum(layout.sections) + (row_bytes << layout.shift) + FRAME_BYTES
+        budget, on_device = self.spec.placement.memory_bytes, isinstance(self.spec.placement, DeviceCache)
+        page_bytes, frame_bytes = (0, 0) if on_device else (PAGE_BYTES, FRAME_BYTES)
+        fixed = num_pages * page_bytes + self._num_rows * row_bytes
+        each = sum(layout.sections) + (row_bytes << layout.shift) + frame_bytes
         if (num := (budget - fixed) // each) < 1:
             raise ConfigError(
                 f"table {self.spec.name!r}: memory={size_text(budget)} is below the least, {fixed + each} bytes: "
@@ -201,10 +213,25 @@ class TieredShard(EmbeddingShard):
         """Write every page that the file lacks; a second call writes nothing."""
         self._pages.flush()
 
+    def drop_cache(self) -> None:
+        """Let every page leave memory; those that the lower tier lacks are written before."""
+        self._pages.drop()
+
+    def lower_column(self, name: str) -> Tensor:
+        """All rows of the weight or of state of one value an element, (num_rows, D), in memory of the host.
+
+        They are the newest, to be read and changed in place until the next call that reads or updates rows.
+        """
+        cache, store = self._pages, self._pages.reader
+        assert isinstance(store, HostPages)
+        cache.drop()
+        cache.store_first_values()
+        return store.section(self._sections[name]).view(-1, self.spec.dim)[: self._num_rows]
+
     def saved_to(self, checkpoint: str) -> None:
         """Note in the file which checkpoint stands for it, if the run does not end."""
         self._saved = checkpoint
-        self._pages.reader.file.note(checkpoint)
+        self._pages.reader.note(checkpoint)
 
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon, in this order of calls, and start to bring them."""
@@ -218,36 +245,39 @@ class TieredShard(EmbeddingShard):
     # Rows
 
     def read(self, rows: Tensor, decay: float | None = None) -> Tensor:
-        found = torch.empty((len(rows), self.spec.dim), dtype=self.spec.dtype)
+        found = self.weight.new_empty((len(rows), self.spec.dim))
         self._get(rows, found)
         return self._decay_(found, rows, decay) if self.lazy else found
 
     def read_into(self, rows: Tensor, out: Tensor) -> None:
-        rows = rows.cpu()
         self._get(rows, out)
         if self.lazy:
-            self._decay_(out, rows)
+            self._decay_(out, rows.to(self.weight.device))
+
+    def _at(self, numbers: np.ndarray) -> Tensor:
+        """Positions, for the tensors of the device."""
+        return torch.from_numpy(numbers).to(self.weight.device)
 
     def _get(self, rows: Tensor, out: Tensor) -> None:
         """Stored weights of rows; a scan, and a batch that memory does not hold, leave the cache as it is."""
-        keys, cache = rows.numpy(), self._pages
+        keys, cache = rows.cpu().numpy(), self._pages
         cache.arrived(keys)
         if _is_scan(keys, cache.frames.shift) or not cache.frames.fits(keys):
             cache.peek(keys, 0, out)
             return
         for _, places in cache.chunks(keys, write=False):
-            gather(self._inner.weight, torch.from_numpy(places), out)
+            gather(self._inner.weight, self._at(places), out)
 
     def copy_of(
         self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
     ) -> RowCopy:
         """As ``EmbeddingShard.copy_of``; the copy is made at once, before another call moves the rows."""
-        keys, cache = rows.numpy(), self._pages
+        keys, cache = rows.cpu().numpy(), self._pages
         if self.lazy or _is_scan(keys, cache.frames.shift) or not cache.frames.fits(keys):
             return super().copy_of(rows, others, place, out)  # from a copy of the rows
         cache.arrived(keys)
         ((_, places),) = cache.chunks(keys, write=False)
-        copy = self._inner.copy_of(torch.from_numpy(places), others, place, out)
+        copy = self._inner.copy_of(self._at(places), others, place, out)
         copy_rows([copy])
         return copy._replace(done=True)
 
@@ -255,11 +285,11 @@ class TieredShard(EmbeddingShard):
         """Overwrite a column of pages at distinct rows."""
         target = self._inner.weight if column == WEIGHT else self._inner.state[column]
         for chosen, places in self._pages.chunks(rows, write=True):
-            some = values if chosen is None else values[torch.from_numpy(chosen)]
-            target.index_copy_(0, torch.from_numpy(places), some.to(target.dtype))
+            some = values if chosen is None else values[self._at(chosen)]
+            target.index_copy_(0, self._at(places), some.to(target.dtype))
 
     def write(self, rows: Tensor, values: Tensor) -> None:
-        self._put(WEIGHT, rows.cpu().numpy(), values.cpu())
+        self._put(WEIGHT, rows.cpu().numpy(), values.to(self.weight.device))
         self.wrote(rows)
 
     def updating(
@@ -271,9 +301,9 @@ class TieredShard(EmbeddingShard):
         for turn, (chosen, places) in enumerate(self._pages.chunks(keys, write=True)):
             for name, value in clocks.items() if turn else ():
                 self.state[name].copy_(value)
-            at, own, part = torch.from_numpy(places), rows, grads
+            at, own, part = self._at(places), rows, grads
             if chosen is not None:
-                picked = torch.from_numpy(chosen)
+                picked = self._at(chosen)
                 own, part = rows[picked], grads[picked]
             elif isinstance(grads, BagGradients) and grads.groups is not None:
                 _, first, following = grads.groups
@@ -294,7 +324,7 @@ class TieredShard(EmbeddingShard):
         for name, spec in wanted.items():
             dtype = spec.dtype_beside(self.spec.dtype)
             shape = spec.shape(0 if spec.kind == "element" else self._num_rows, self.spec.dim)
-            fresh[name] = torch.from_numpy(np.zeros(1)).new_zeros(shape, dtype=dtype)
+            fresh[name] = self.weight.new_zeros(shape, dtype=dtype)
             if spec.initial:
                 fresh[name].fill_(spec.initial)
         before = self.state_specs, self.state
@@ -327,12 +357,12 @@ class TieredShard(EmbeddingShard):
         return out
 
     def column(self, name: str, start: int, stop: int) -> Tensor:
-        rows = torch.arange(start, stop)
+        rows = torch.arange(start, stop, device=self.weight.device)
         if start == 0 and name == WEIGHT:  # the begin of a checkpoint
-            self._pages.reader.file.check_own()
+            self._pages.reader.check_own()
         if name == WEIGHT:
             found = self.weight.new_empty((len(rows), self.spec.dim))
-            self._pages.peek(rows.numpy(), 0, found)
+            self._pages.peek(rows.cpu().numpy(), 0, found)
             return self._decay_(found, rows) if self.lazy else found
         return self.state_rows(name, rows) if name in self._sections else super().column(name, start, stop)
 
@@ -341,7 +371,7 @@ class TieredShard(EmbeddingShard):
 
     def write_column(self, name: str, rows: Tensor, values: Tensor) -> None:
         if name in self._sections:
-            self._put(name, rows.cpu().numpy(), values.cpu())
+            self._put(name, rows.cpu().numpy(), values.to(self.weight.device))
         else:
             super().write_column(name, rows, values)
 
@@ -365,8 +395,24 @@ class TieredShard(EmbeddingShard):
 
     def num_bytes(self) -> int:
         tensors = [tensor for name, tensor in self.state.items() if name not in self._sections]
-        in_pages = self._num_rows * sum(self._pages.reader.file.layout.sections) >> self._pages.frames.shift
+        in_pages = self._num_rows * sum(self._pages.reader.layout.sections) >> self._pages.frames.shift
         return in_pages + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[StateSpec], share: float) -> int:
+    """The ``memory`` of a ``DeviceCache`` that holds a share of a table's rows, and a page at least.
+
+    Args:
+        num_rows, dim, dtype: Of the table.
+        specs: Its optimizer state.
+        share: In (0, 1].
+    """
+    kept = list(specs)
+    sizes = {one.name: one.dtype_beside(dtype).itemsize for one in kept}
+    layout = PageLayout.of_memory([dim * dtype.itemsize, *(dim * sizes[s.name] for s in kept if s.kind == "element")])
+    row_bytes = sum(sizes[one.name] for one in kept if one.kind == "row")
+    pages = max(1, math.ceil(layout.num_pages(num_rows) * share))
+    return num_rows * row_bytes + pages * (sum(layout.sections) + (row_bytes << layout.shift))
 
 
 def _is_scan(rows: np.ndarray, shift: int) -> bool:

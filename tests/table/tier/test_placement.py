@@ -1,4 +1,4 @@
-"""A placement changes no result: tables in files beside tables in memory, in every mode that has them, and saved."""
+"""A placement changes no result: tables in files and on devices beside tables in memory, in every mode, and saved."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tests.ranks import Ranks
 NUM, DIM = 2000, 16
 
 
-def train(rank: int, world_size: int, folder: str, tiered: tuple[int, ...], ahead: bool) -> dict[str, Tensor]:
-    """Rows and state after some steps; the ranks of ``tiered`` have their rows in files."""
+def train(rank: int, world_size: int, folder: str | None, tiered: tuple[int, ...], ahead: bool) -> dict[str, Tensor]:
+    """Rows and state after some steps; the ranks of ``tiered`` have their rows in files, or without a folder cached."""
     found = {}
     for name, make in {"adagrad": ge.SparseAdagrad, "row_adam": ge.SparseRowAdam}.items():
-        placement: Any = ge.File(folder, memory="48KiB", policy="lookahead") if rank in tiered else "host"
+        small: Any = {"memory": "48KiB" if folder else "36KiB", "policy": "lookahead"}
+        cached = ge.DeviceCache(**small) if folder is None else ge.File(folder, **small)
+        placement: Any = cached if rank in tiered else "host"
         emb = ge.DistEmbedding(
             NUM, DIM, name, ge.initializers.Uniform(seed=3), dtype=torch.float64, placement=placement
         )
@@ -59,7 +61,11 @@ def test_a_rank_with_a_file_and_one_without_give_the_rows_of_one_process(
     ge.shutdown()
     ge.init(mode="local")
     of_file = train(0, 1, str(tmp_path), (0,), ahead)
-    for found in (of_file, *ranks.run(on_a_rank, 2, str(tmp_path), (1,), ahead)):
+    ge.shutdown()
+    ge.init(mode="local")
+    on_device = train(0, 1, None, (0,), ahead)
+    cached, mixed = (ranks.run(on_a_rank, 2, *of, ahead) for of in ((None, (0, 1)), (str(tmp_path), (1,))))
+    for found in (of_file, on_device, *cached, *mixed):
         assert set(found) == set(expected)
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -69,6 +75,7 @@ def test_saved_from_any_placement_loads_into_any_other(tmp_path: Path, local_mod
         "host": "host",
         "file": ge.File(tmp_path / "rows", memory="60KiB"),
         "page": ge.File(tmp_path / "rows", memory=23_000, policy="lfu"),
+        "device": ge.DeviceCache(memory=30_000, policy="lookahead"),
     }
     saved: dict[str, list[Tensor]] = {}
     for name, placement in places.items():
@@ -99,7 +106,7 @@ def contents(emb: ge.DistEmbedding) -> list[Tensor]:
 
 def test_state_dicts_and_row_programs_do_not_know_the_placement(tmp_path: Path, local_mode: None) -> None:
     found = []
-    for placement in ("host", ge.File(tmp_path, memory="60KiB")):
+    for placement in ("host", ge.File(tmp_path, memory="60KiB"), ge.DeviceCache("60KiB")):
         emb = ge.DistEmbedding(NUM, DIM, None, ge.initializers.Uniform(seed=1), placement=placement)
         opt = ge.SparseAdagrad([emb], lr=0.1)
         emb.freeze(torch.arange(0, NUM, 3))
@@ -114,7 +121,8 @@ def test_state_dicts_and_row_programs_do_not_know_the_placement(tmp_path: Path, 
         kept["state"] = {emb.name: next(iter(kept["state"].values()))}
         opt.load_state_dict(kept)
         found.append([*mixed, *contents(emb), emb.quantize()(torch.arange(NUM))])
-    assert all(map(torch.equal, *found))
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))
 
 
 def test_cache_stats_of_a_table_in_memory_say_that_it_has_no_cache(local_mode: None) -> None:
@@ -137,14 +145,23 @@ def test_an_unknown_placement_is_refused(placement: Any) -> None:
         ({"leftover": "keep"}, "unknown leftover 'keep'"),
     ],
 )
-def test_a_wrong_option_of_a_file_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_option_of_a_placement_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ge.File("/tmp", **{"memory": "1MiB", **wrong})
+    if "leftover" not in wrong:
+        with pytest.raises(ConfigError, match=said):
+            ge.DeviceCache(**{"memory": "1MiB", **wrong})
 
 
 def test_a_table_in_a_file_on_a_device_is_refused(tmp_path: Path, local_mode: None) -> None:
-    with pytest.raises(ConfigError, match="not to device meta"):
+    with pytest.raises(ConfigError, match=r"not to device meta; .*DeviceCache"):
         ge.DistEmbedding(3, 2, "t", device="meta", placement=ge.File(tmp_path, "1MiB"))
+
+
+def test_columns_of_a_scan_are_on_the_device_of_the_table(local_mode: None) -> None:
+    emb = ge.DistEmbedding(3, 2, "t", device="meta", placement=ge.DeviceCache("1MiB"))
+    assert emb.shard.weight.device.type == "meta"
+    assert all(column.device.type == "meta" for column in emb.shard._pages.columns)
 
 
 def test_handlers_of_tables_in_files_are_refused(tmp_path: Path, fresh_mode: None) -> None:

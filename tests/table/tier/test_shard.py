@@ -1,4 +1,4 @@
-"""A shard in a file equals the shard in memory, bit for bit, whatever the rule, the budget and the policy."""
+"""A shard in a file, or cached on a device, equals the shard in memory bit for bit: any rule, budget and policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rules import SGD, Adagrad, Adam
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, Uniform
-from graph_emb.table.placement import POLICIES, File
+from graph_emb.table.placement import POLICIES, DeviceCache, File
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.pages import BLOCK, PageFile, PageLayout, read_header
@@ -28,33 +28,36 @@ from tests.optim import oracles
 DIM = 32
 
 
+ON_DEVICE = Path("no folder: frames on the device")
+
+
 def spec_of(folder: Path | None, memory: int = 0, policy: Any = "lru", rows: int = 600, **more: Any) -> TableSpec:
-    placement = None if folder is None else File(folder, memory, policy)
+    placement: Any = None if folder is None else File(folder, memory, policy)
+    if folder is ON_DEVICE:
+        placement = DeviceCache(memory, policy)
     return TableSpec("t", rows, DIM, RangeBook.even(rows), Uniform(seed=3), placement=placement, **more)
 
 
 def least(spec: TableSpec, rule: Any) -> int:
     """The smallest budget that holds a page."""
-    layout, extra, num = layout_of(spec, rule)
-    return num * 5 + spec.num_rows * extra + one_page(layout, extra)
+    return budget(spec, rule, 1 << 30)
 
 
 def layout_of(spec: TableSpec, rule: Any) -> tuple[PageLayout, int, int]:
     states = rule.state_specs()
     elements = [s.dtype_beside(spec.dtype).itemsize for s in states if s.kind == "element"]
-    layout = PageLayout.of([DIM * size for size in (spec.dtype.itemsize, *elements)])
+    made = PageLayout.of_memory if isinstance(spec.placement, DeviceCache) else PageLayout.of
+    layout = made([DIM * size for size in (spec.dtype.itemsize, *elements)])
     extra = sum(s.dtype_beside(spec.dtype).itemsize for s in states if s.kind == "row")
     return layout, extra, layout.num_pages(spec.num_rows)
-
-
-def one_page(layout: PageLayout, extra: int) -> int:
-    return sum(layout.sections) + (extra << layout.shift) + 64
 
 
 def budget(spec: TableSpec, rule: Any, times: int) -> int:
     """Bytes that hold one page of each ``times``."""
     layout, extra, num = layout_of(spec, rule)
-    return num * 5 + spec.num_rows * extra + max(1, num // times) * one_page(layout, extra)
+    of_map, of_frame = (0, 0) if isinstance(spec.placement, DeviceCache) else (5, 64)  # the map is on the host
+    one = sum(layout.sections) + (extra << layout.shift) + of_frame
+    return num * of_map + spec.num_rows * extra + max(1, num // times) * one
 
 
 def both(folder: Path, rule: Any, times: int, **more: Any) -> tuple[EmbeddingShard, TieredShard]:
@@ -88,10 +91,11 @@ def check_equal(host: EmbeddingShard, tiered: EmbeddingShard) -> None:
 
 @pytest.mark.parametrize("name", list(oracles.CASES))
 @pytest.mark.parametrize("times", [0, 4])
-def test_every_rule_gives_the_bits_of_memory(tmp_path: Path, name: str, times: int) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_every_rule_gives_the_bits_of_memory(tmp_path: Path, name: str, times: int, on_device: bool) -> None:
     rule = oracles.CASES[name][0]
     dtype = torch.float64 if times else torch.float32
-    host, tiered = both(tmp_path, rule, times, dtype=dtype)
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, rule, times, dtype=dtype)
     for ids, grads in steps(1, 6):
         for shard in (host, tiered):
             apply_update(rule, shard, ids, rule_grads(rule, grads.to(dtype)), prepared=rule.per_occurrence)
@@ -106,11 +110,14 @@ def rule_grads(rule: Any, grads: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("times", [1, 8])
 @pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("on_device", [False, True])
 def test_every_policy_gives_the_bits_of_memory_with_prefetches_between_forward_and_backward(
-    tmp_path: Path, policy: str, times: int, ahead: bool
+    tmp_path: Path, policy: str, times: int, ahead: bool, on_device: bool
 ) -> None:
     rule = Adam(0.1, clock="row", stochastic_rounding=True, state_dtype="bfloat16")
-    host, tiered = both(tmp_path, rule, times, policy=policy, dtype=torch.bfloat16, rows=4800)
+    host, tiered = both(
+        ON_DEVICE if on_device else tmp_path, rule, times, policy=policy, dtype=torch.bfloat16, rows=4800
+    )
     batches = steps(2, 14, 4800, size=9)
     for k, (ids, grads) in enumerate(batches):
         if ahead:
@@ -126,10 +133,11 @@ def test_every_policy_gives_the_bits_of_memory_with_prefetches_between_forward_a
     assert (stats.prefetched > 0) == (ahead and times > 1)
 
 
-def test_random_programs_equal_those_on_memory_at_every_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_random_programs_equal_those_on_memory_at_every_step(tmp_path: Path, on_device: bool) -> None:
     rng = np.random.default_rng(5)
     rule = Adagrad(0.1, weight_decay=0.1, weight_decay_mode="lazy")
-    host, tiered = both(tmp_path, rule, 5)
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, rule, 5)
     for _ in range(150):
         ids = torch.from_numpy(rng.integers(0, 600, rng.integers(0, 70)))
         distinct, values = ids.unique(), torch.from_numpy(rng.normal(size=(len(ids), DIM))).float()
@@ -137,7 +145,7 @@ def test_random_programs_equal_those_on_memory_at_every_step(tmp_path: Path) -> 
         if kind == 0:
             tiered.prefetch(ids)
         elif kind == 1:
-            tiered.flush()
+            tiered.flush() if len(ids) % 2 else tiered.drop_cache()
         for shard in (host, tiered):
             if kind in (2, 3, 4):
                 apply_update(rule, shard, ids, values)
@@ -164,8 +172,9 @@ def shard_frozen(shard: EmbeddingShard, ids: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("times", [1, 8])
-def test_gradients_of_bags_are_merged_as_in_memory(tmp_path: Path, times: int) -> None:
-    host, tiered = both(tmp_path, Adagrad(0.1), times)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_gradients_of_bags_are_merged_as_in_memory(tmp_path: Path, times: int, on_device: bool) -> None:
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, Adagrad(0.1), times)
     ids = torch.randint(0, 600, (200,), generator=torch.Generator().manual_seed(0))
     source = torch.arange(200) // 4
     for shard in (host, tiered):
@@ -189,6 +198,34 @@ def test_a_second_flush_writes_nothing(tmp_path: Path) -> None:
     first = tiered.cache_stats().bytes_written
     tiered.flush()
     assert tiered.cache_stats().bytes_written == first > 0
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_dropped_cache_is_empty_and_loses_no_row(tmp_path: Path, on_device: bool) -> None:
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, Adagrad(0.1), 3)
+    for shard in (host, tiered):
+        apply_update(Adagrad(0.1), shard, torch.arange(0, 600, 5), torch.ones(120, DIM))
+    tiered.drop_cache()
+    assert tiered._pages.frames.resident == 0
+    before = tiered.cache_stats()
+    check_equal(host, tiered)
+    tiered.read(torch.tensor([5, 10]))
+    assert tiered.cache_stats().misses > before.misses
+
+
+def test_a_page_of_host_memory_is_the_least_power_of_two_of_rows_from_256_bytes_on() -> None:
+    assert [
+        (one.rows, one.page_bytes) for one in map(PageLayout.of_memory, ([512, 512], [256], [255], [60, 4], [4]))
+    ] == [(1, 1024), (1, 256), (2, 510), (4, 256), (64, 256)]
+
+
+def test_a_device_holds_no_more_rows_than_its_budget_and_names_the_least(tmp_path: Path) -> None:
+    _, tiered = both(ON_DEVICE, Adagrad(0.1), 8)
+    held = sum(column.nbytes for column in tiered._pages.columns)
+    assert tiered.spec.placement is not None
+    assert tiered.spec.placement.memory_bytes * 0.9 < held <= tiered.spec.placement.memory_bytes
+    with pytest.raises(ConfigError, match=r"memory=100 bytes is below the least, 256 bytes: 0 for the map"):
+        TieredShard(spec_of(ON_DEVICE, 100), 0, 600)
 
 
 def test_a_scan_leaves_the_cache_as_it_is(tmp_path: Path) -> None:

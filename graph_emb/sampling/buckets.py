@@ -1,0 +1,131 @@
+"""An order of training in which few parts of a table are in memory at a time: buckets of triples between two parts.
+
+The entities lie in p parts, so each triple in one of p x p buckets. A *state* is the set of c parts that are in memory;
+the next one differs in one part, which is a *swap*. The states follow BETA (Mohoney et al. 2021, "Marius: Learning
+Massive Graph Embeddings on a Single Machine"): c - 1 parts stay while all others pass through the last place, so that
+these c - 1 are done with; then c - 1 of the others take their places. A bucket trains in one of the states that hold
+both of its parts, drawn at random as in COMET (Waleffe et al. 2023, "MariusGNN"), and the triples of a state are
+shuffled.
+
+Everything is a function of (seed, epoch, p, c), whatever the placement of the table, the threads and the ranks.
+
+Legend: E entities, T triples, S states, p parts, c of them in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from graph_emb.core.errors import ConfigError
+
+
+def beta_states(parts: int, resident: int) -> np.ndarray:
+    """The parts that are in memory in each state of an epoch, (S, c); neighbours differ in one place."""
+    held, rest = list(range(resident)), list(range(resident, parts))
+    states = [list(held)]
+
+    def swap(place: int, part: int) -> None:
+        held[place] = part
+        states.append(list(held))
+
+    while rest:
+        waiting = [held[-1], *rest[:-1]]
+        for part in rest:
+            swap(-1, part)
+        for place in range(min(resident - 1, len(waiting))):  # those in the other places have met all
+            swap(place, waiting[place])
+        rest = waiting[resident - 1 :]
+    return np.array(states)
+
+
+def num_swaps(parts: int, resident: int) -> int:
+    """Swaps of an epoch; the parts that are in memory at its begin do not count."""
+    return len(beta_states(parts, resident)) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class BucketEpoch:
+    """The order of an epoch.
+
+    Attributes:
+        states: The parts in memory, (S, c).
+        state: In which state the bucket of two parts trains, (p, p).
+    """
+
+    states: np.ndarray
+    state: np.ndarray
+
+
+class BucketSchedule:
+    """The buckets of a table's parts, epoch for epoch.
+
+    An epoch begins with the parts that the last one ended with.
+
+    Args:
+        parts: p, at least 2.
+        resident: c, at least 2, at most p.
+        num_rows: Of the table; part k has the rows ``bounds[k]`` to ``bounds[k + 1]``.
+        seed: Any integer.
+    Attributes:
+        bounds: Shape (p + 1,).
+    Raises:
+        ConfigError: numbers out of their limits.
+    Example:
+        >>> from graph_emb.sampling.buckets import BucketSchedule
+        >>> schedule = BucketSchedule(4, 2, num_rows=100)
+        >>> schedule.bounds.tolist(), len(schedule.epoch(0).states) - 1  # BETA's 5 swaps
+        ([0, 25, 50, 75, 100], 5)
+    """
+
+    def __init__(self, parts: int, resident: int, num_rows: int, seed: int = 0) -> None:
+        if not 2 <= resident <= parts <= num_rows:
+            raise ConfigError(
+                f"buckets of {parts} parts, {resident} of them in memory, of {num_rows} rows: parts must be at least 2 "
+                "and at most the rows, those in memory at least 2 and at most all"
+            )
+        self.parts, self.resident, self._seed = parts, resident, seed
+        self.bounds = np.arange(parts + 1) * num_rows // parts
+        self._names: list[np.ndarray] = []
+
+    @cached_property
+    def _states(self) -> np.ndarray:
+        return beta_states(self.parts, self.resident)
+
+    @property
+    def num_swaps(self) -> int:
+        """Swaps of an epoch."""
+        return len(self._states) - 1
+
+    def epoch(self, epoch: int) -> BucketEpoch:
+        """The order of an epoch, from 0."""
+        states = self._name(epoch)[self._states]
+        held = np.zeros((len(states), self.parts), np.bool_)
+        np.put_along_axis(held, states, True, axis=1)
+        draws = np.random.default_rng((self._seed, epoch, 1)).random((self.parts, self.parts))
+        state = np.empty((self.parts, self.parts), np.int64)
+        for first in range(self.parts):
+            for second in range(self.parts):
+                able = np.flatnonzero(held[:, first] & held[:, second])
+                state[first, second] = able[int(draws[first, second] * len(able))]
+        return BucketEpoch(states, state)
+
+    def _name(self, epoch: int) -> np.ndarray:
+        """Which part takes the place of each one of ``beta_states``, (p,)."""
+        for number in range(len(self._names), epoch + 1):
+            rng = np.random.default_rng((self._seed, number, 0))
+            names = np.arange(self.parts)
+            if number:
+                last = np.zeros(self.parts, np.bool_)
+                last[self._names[-1][self._states[-1]]] = True
+                names = np.concatenate([rng.permutation(names[last]), rng.permutation(names[~last])])
+            else:
+                names = rng.permutation(names)
+            self._names.append(names)
+        return self._names[epoch]
+
+    def part_of(self, rows: np.ndarray) -> np.ndarray:
+        """The part of each row, (B,)."""
+        return np.searchsorted(self.bounds, rows, side="right") - 1
