@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.table.neighbour_mean import NeighbourMean
-    from graph_emb.table.placement import DeviceCache, File
+    from graph_emb.table.placement import Buckets, DeviceCache, File
     from graph_emb.transport.runtime import in_step, init, shutdown
     from graph_emb.tuning.search import tune
 
@@ -135,7 +135,7 @@ _HOMES = {
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.neighbour_mean": ("NeighbourMean",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
-    "graph_emb.table.placement": ("DeviceCache", "File"),
+    "graph_emb.table.placement": ("Buckets", "DeviceCache", "File"),
     "graph_emb.tuning.search": ("tune",),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
@@ -159,6 +159,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Buckets",
     "CompatError",
     "ComplEx",
     "ComposedEmbedding",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.errors import ConfigError, ModeError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError, PartitionError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.gradient_trace import PendingGradients, Trace
 from graph_emb.graph.hash_book import HashPolicy, growing_book
@@ -291,6 +291,27 @@ class DistEmbedding(PendingGradients, Card):
             if self._drops:
                 idx = as_ids(idx).flatten()[self._inside(idx)]
             self._transport.prefetch(self._name, self._checked(idx).flatten())
+
+    def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Start to bring ranges of rows into memory, which others leave: what a schedule of buckets asks for.
+
+        A hint that changes no result: rows outside the ranges are read and trained as ever, slowly. Each rank calls it
+        for itself; of a table in memory it does nothing.
+
+        Args:
+            ranges: Ids [low, high) each, those that are needed first in front; as many rows as memory holds come.
+        Raises:
+            PartitionError: a range is not inside the table.
+        """
+        for low, high in ranges:
+            if not 0 <= low <= high <= self.num_embeddings:
+                raise PartitionError(
+                    f"table {self._name!r}: the range [{low}, {high}) is not inside [0, {self.num_embeddings})"
+                )
+        if self._spec.placement is not None:
+            shard = self.shard
+            first, num = shard.first_id, shard.num_rows
+            shard.hold([(min(max(low - first, 0), num), min(max(high - first, 0), num)) for low, high in ranges])
 
     def freeze(self, ids: Ids) -> None:
         """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.

@@ -128,7 +128,7 @@ def vertex_cut(
 
 
 @dataclass(frozen=True)
-class Buckets:
+class ArcBuckets:
     """Edges by (part of the source, part of the destination), as PyTorch-BigGraph trains them (Lerer et al. 2019).
 
     While bucket (i, j) trains, only the rows of parts i and j are needed.
@@ -165,7 +165,7 @@ class Buckets:
         return float(np.trace(self.counts) / self.counts.sum())
 
 
-def buckets(graph: HeteroGraph, assignment: Assignment) -> Buckets:
+def buckets(graph: HeteroGraph, assignment: Assignment) -> ArcBuckets:
     """The bucket view of an assignment of nodes.
 
     Raises:
@@ -186,4 +186,4 @@ def buckets(graph: HeteroGraph, assignment: Assignment) -> Buckets:
         counts += sizes
         order[etype] = np.argsort(key, kind="stable")
         starts[etype] = np.concatenate([[0], np.cumsum(sizes)])
-    return Buckets(counts.reshape(num, num), order, starts)
+    return ArcBuckets(counts.reshape(num, num), order, starts)

@@ -32,7 +32,7 @@ from graph_emb.models.skipgram.config import (
     SkipGramTraining,
 )
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
-from graph_emb.table.placement import HOST, File
+from graph_emb.table.placement import HOST, Buckets, File
 
 MAX_SEED = 2**63 - 1
 
@@ -159,10 +159,12 @@ class TrainSection(Settings):
             )
         return self
 
-    def placement(self) -> Any:
-        """Of the tables that are larger than memory."""
+    def placement(self, parts: int = 0) -> Any:
+        """Of the tables that are larger than memory, in as many parts for a schedule of buckets; 0: without one."""
         if self.memory is None:
             return HOST
+        if parts:
+            return Buckets(self.scratch or gettempdir(), self.memory, self.policy, leftover="remove", parts=parts)
         return File(self.scratch or gettempdir(), self.memory, self.policy, leftover="remove")
 
 

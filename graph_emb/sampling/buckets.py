@@ -129,3 +129,46 @@ class BucketSchedule:
     def part_of(self, rows: np.ndarray) -> np.ndarray:
         """The part of each row, (B,)."""
         return np.searchsorted(self.bounds, rows, side="right") - 1
+
+
+class BucketOrder:
+    """The triples of a graph in the order of a schedule.
+
+    Args:
+        schedule: Of the entities' parts.
+        triples: Shape (T, 3).
+        owner: The part of each entity, (E,).
+    """
+
+    def __init__(self, schedule: BucketSchedule, triples: np.ndarray, owner: np.ndarray) -> None:
+        self._schedule, self._owner = schedule, owner
+        self._bucket = owner[triples[:, 0]] * schedule.parts + owner[triples[:, 2]]
+        self._sizes = np.bincount(self._bucket, minlength=schedule.parts**2)
+        self._number = -1
+
+    def _epoch(self, epoch: int) -> BucketEpoch:
+        if epoch != self._number:
+            self._number, self._now = epoch, self._schedule.epoch(epoch)
+            sizes = np.bincount(self._now.state.ravel(), self._sizes, len(self._now.states))
+            self._ends = np.cumsum(sizes.astype(np.int64))
+        return self._now
+
+    def sorted(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        """Numbers of triples, (T,), state by state, in each as they come."""
+        return rows[np.argsort(self._epoch(epoch).state.ravel()[self._bucket[rows]], kind="stable")]
+
+    def held_with(self, epoch: int, triples: np.ndarray) -> np.ndarray:
+        """The parts in memory when the middle triples of chunks (K, C, 3) train: (K, c)."""
+        now, middle = self._epoch(epoch), triples[:, triples.shape[1] // 2]
+        return now.states[now.state[self._owner[middle[:, 0]], self._owner[middle[:, 2]]]]
+
+    def ranges(self, epoch: int, low: int, high: int) -> list[tuple[int, int]]:
+        """The rows [low, high) of the parts that triples at places [low, high) of the order need, then of those that
+        the next state adds."""
+        now = self._epoch(epoch)
+        first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
+        following = np.searchsorted(self._ends, self._ends[last], side="right")  # some states train nothing
+        states = now.states[[*range(first, last + 1), *([following] if following < len(now.states) else [])]]
+        parts = list(dict.fromkeys(states.ravel().tolist()))
+        bounds = self._schedule.bounds
+        return [(int(bounds[part]), int(bounds[part + 1])) for part in parts]

@@ -162,7 +162,8 @@ class ChunkNegatives:
         in_batch: Add the entities that stand in the chunk's own triples on the corrupted side.
         filtered: Leave out negatives that make a training triple true; without it only the triple itself.
         seed: Any integer.
-        parts: Draw for a chunk among the entities of the part that owns the head of its middle triple; None: all.
+        parts: Draw for a chunk among the entities of the part that owns the head of its middle triple, or among those
+            of the parts that ``candidates`` is told; None: all.
         occurrences: Of each entity in the training triples, shape (E,), where the graph does not hold these: then
             ``candidates`` draws, and the caller finds out which ones make a triple true. None: of the graph's.
     Attributes:
@@ -207,12 +208,14 @@ class ChunkNegatives:
         found = self.candidates(triples, chunks, side, epoch)
         return found, self.excluded(triples, found, side, self.known(triples, found, side) if self._filtered else None)
 
-    def candidates(self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int) -> np.ndarray:
-        """The entities that ``draw`` gives."""
+    def candidates(
+        self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int, among: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The entities that ``draw`` gives; among: the parts of each chunk, (K, c), that give in turn."""
         answers = triples[:, :, 0 if side == HEAD else 2]
         found = np.empty((len(chunks), 0), np.int64)
         if self._num:
-            found = self._drawn(triples, chunks, answers, epoch)
+            found = self._drawn(triples, chunks, answers, epoch) if among is None else self._among(chunks, epoch, among)
         return np.concatenate([found, answers], axis=1) if self._in_batch else found
 
     def known(self, triples: np.ndarray, found: np.ndarray, side: int) -> np.ndarray:
@@ -230,6 +233,17 @@ class ChunkNegatives:
         if self.types is not None:
             excluded |= self.types[found][:, None, :] != self.types[answers][:, :, None]
         return excluded
+
+    def _among(self, chunks: np.ndarray, epoch: int, among: np.ndarray) -> np.ndarray:
+        """Negatives of parts, which take turns: (K, N)."""
+        assert self._parts is not None
+        turns = -(-self._num // among.shape[1])
+        found = np.empty((len(chunks), turns, among.shape[1]), np.int64)
+        for part in np.unique(among):
+            chunk, place = np.nonzero(among == part)
+            drawn = self._samplers[part].sample_for(chunks[chunk], turns, epoch=epoch)
+            found[chunk, :, place] = self._parts.order[drawn]
+        return found.reshape(len(chunks), turns * among.shape[1])[:, : self._num]
 
     def _drawn(self, triples: np.ndarray, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
         if self._parts is not None:

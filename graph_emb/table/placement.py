@@ -80,6 +80,31 @@ class File(Cached):
 
 
 @dataclass(frozen=True)
+class Buckets(File):
+    """A file whose rows come in and leave by parts of the table, in the order of a schedule of buckets.
+
+    ``graph_emb.models.kge.training.train_kge`` has such a schedule; another loop calls ``emb.hold(ranges)``. Rows that
+    the schedule did not foresee are read as from a ``File``.
+
+    Args:
+        folder, memory, policy, leftover: As of ``File``; policy is for rows that were not foreseen.
+        parts: Of the table, as many rows each; memory must hold two of them.
+    Example:
+        >>> import tempfile
+        >>> place = ge.Buckets(tempfile.mkdtemp(), memory="256KiB", parts=8)
+        >>> emb = ge.DistEmbedding(10_000, 8, placement=place)  # 40 KB a part
+        >>> emb.hold([(0, 1_250), (5_000, 6_250)])
+    """
+
+    parts: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parts < 2:
+            raise ConfigError(f"parts={self.parts!r} must be at least 2")
+
+
+@dataclass(frozen=True)
 class DeviceCache(Cached):
     """Rows and state in memory of the host, of which the table's ``device`` holds at most ``memory`` bytes.
 

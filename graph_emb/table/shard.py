@@ -171,6 +171,10 @@ class EmbeddingShard:
     def saved_to(self, checkpoint: str) -> None:
         """Note where the rows were saved last."""
 
+    def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Note that rows [low, high) of ranges, and hardly others, will be asked for until the next call, those in
+        front first; start to bring them. Rows in memory are here already."""
+
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon; rows in memory are here already."""
 

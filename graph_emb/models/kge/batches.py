@@ -13,6 +13,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import TripleBatch
+from graph_emb.sampling.buckets import BucketOrder, BucketSchedule
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 
@@ -76,6 +77,11 @@ class Batches:
         rank, world_size, lockstep: As of the transport.
         parts: Where entities lie.
         own: The training triples of this rank; all ranks then begin and end each epoch together, and meet in it.
+        buckets: The order of triples and the source of negatives, instead of a shuffle of all.
+        rows: The row of each entity, (E,), for ``buckets``.
+    Raises:
+        ConfigError: local negatives or triples without parts; buckets of triples that are elsewhere, or of entities
+            with types.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class Batches:
         lockstep: bool,
         parts: EntityParts | None = None,
         own: OwnTriples | None = None,
+        buckets: BucketSchedule | None = None,
+        rows: np.ndarray | None = None,
     ) -> None:
         self._config, self._seed, self._own = config, seed, own
         self._num = graph.num_triples if own is None else own.num_triples
@@ -106,6 +114,21 @@ class Batches:
                     "part_policy of several"
                 )
         self._parts = parts if any(local.values()) else None
+        self._order = None
+        if buckets is not None:
+            assert rows is not None
+            if own is not None or (world_size > 1 and not lockstep):
+                raise ConfigError(
+                    f"train.buckets = {buckets.parts} orders triples that each process holds, in steps that all take "
+                    "together; here trainers hold their own or take turns, set parallel.trainers=1 or leave it out"
+                )
+            if graph.entity_types is not None and len(graph.entity_types) > 1:
+                raise ConfigError(
+                    f"train.buckets = {buckets.parts}: negatives come from the parts in memory, and those of "
+                    f"{graph.name} follow the types of its entities; leave it out"
+                )
+            parts = EntityParts(np.argsort(rows), buckets.bounds, buckets.part_of(rows))
+            self._order = BucketOrder(buckets, graph.train, parts.owner)
         self._negatives = ChunkNegatives(
             graph,
             self._num_negatives,
@@ -113,7 +136,7 @@ class Batches:
             in_batch=config.in_batch,
             filtered=self._filters,
             seed=seed,
-            parts=parts if local["negatives"] else None,
+            parts=parts if local["negatives"] or buckets is not None else None,
             occurrences=None if own is None else own.occurrences(),
         )
         self._triples = graph.train if own is None else own.triples
@@ -128,6 +151,7 @@ class Batches:
         at_once = together
         if self._own is None:
             rows = np.random.default_rng((self._seed, epoch)).permutation(self._num)
+            rows = rows if self._order is None else self._order.sorted(epoch, rows)
             at = np.arange(self._num)
         else:
             at, rows = self._own.places((self._seed, epoch))
@@ -138,6 +162,11 @@ class Batches:
             for number, batch in self._batches(epoch, start, high - low, at[here] - low, rows[here]):
                 if number >= first:
                     yield number, batch
+
+    def ranges(self, epoch: int, step: int) -> list[tuple[int, int]] | None:
+        """Rows [low, high) that a step needs, and then those that the next ones do; None: any of all."""
+        low = step * self._size
+        return None if self._order is None else self._order.ranges(epoch, low, min(low + self._size, self._num))
 
     def _batches(
         self, epoch: int, start: int, length: int, at: np.ndarray, rows: np.ndarray
@@ -162,7 +191,8 @@ class Batches:
             if step.own is not None:
                 chosen = triples[step.places[step.own]]
                 numbers = step.own + step.number * -(-self._size // self._chunk)
-                found = self._negatives.candidates(chosen, numbers, step.side, epoch)
+                among = None if self._order is None else self._order.held_with(epoch, chosen)
+                found = self._negatives.candidates(chosen, numbers, step.side, epoch, among)
                 own.append((step, step.weights[step.own]))
                 chunks.append((chosen, found, step.side))
         for (step, share), (chosen, found, side), known in zip(own, chunks, self._known(chunks), strict=True):

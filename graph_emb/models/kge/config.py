@@ -93,6 +93,8 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
 
     Attributes:
         dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
+        buckets: The order is that of ``graph_emb.sampling.buckets``, and negatives come from the parts in memory, as
+            many from each: this changes which triples and negatives meet, whatever the placement of the entities.
         negative_scope, triple_scope: Negatives of one part are for chunks of that part, whatever ``triple_scope`` says.
         training: ``negatives`` compares a triple with drawn entities; ``1vsall`` each end of a triple with all
             entities by cross entropy (Lacroix et al. 2018); ``kvsall`` does so for each distinct query of the triples,
@@ -134,6 +136,12 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
     )
     triple_scope: Annotated[Literal["global", "local"], At("parallel.triples")] = Field(
         default="global", description="chunks hold triples of all parts, or of one, which its owner trains"
+    )
+    buckets: Annotated[Count, At("train.buckets")] = Field(
+        default=0, ge=0, le=4_096, description="parts of the entities; triples between two parts train together; 0: off"
+    )
+    resident: Annotated[Count | None, At("train.resident")] = Field(
+        default=None, ge=2, le=4_096, description="parts of train.buckets in memory at a time; null: a quarter"
     )
     valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
     patience: Count = Field(
@@ -208,6 +216,33 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
             raise ValueError("triple_scope = 'local' places triples; training=kvsall has queries, leave it out")
         if self.training == "kvsall" and self.subsampling:
             raise ValueError("subsampling = True weighs triples; training=kvsall has queries, leave it out")
+        return self
+
+    @property
+    def resident_parts(self) -> int:
+        """How many of the parts of ``buckets`` are in memory at a time."""
+        return min(self.buckets, max(2, self.buckets // 4)) if self.resident is None else self.resident
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> KGEConfig:
+        if not self.buckets:
+            if self.resident is not None:
+                raise ValueError(f"resident = {self.resident} belongs to buckets; set train.buckets or leave it out")
+            return self
+        if not 2 <= self.resident_parts <= self.buckets:
+            raise ValueError(
+                f"buckets = {self.buckets}, resident = {self.resident}: at least 2 parts, and no more in memory than "
+                "there are"
+            )
+        if self.against_all:
+            raise ValueError(f"buckets = {self.buckets}: training={self.training} reads all entities in every step")
+        for name in ("negative_scope", "triple_scope"):
+            if getattr(self, name) != "global":
+                raise ValueError(f"{name} = 'local' and buckets = {self.buckets} both place triples; leave one out")
+        if self.table != "full":
+            raise ValueError(
+                f"buckets = {self.buckets}: table = {self.table!r} is of few rows, in memory; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from graph_emb.core.progress import bar
 from graph_emb.core.storage import replacing
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
+from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
@@ -31,10 +33,12 @@ from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.queries import QueryBatches
 from graph_emb.models.schedule import Plateau, share_of_rate
 from graph_emb.optimizer import OPTIMIZERS
+from graph_emb.sampling.buckets import BucketSchedule
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.walk_kernels import thread_count
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import HOST, Buckets
+from graph_emb.table.tier.shard import TieredShard
 
 BEST_FILE = "best.safetensors"
 BATCHES_AHEAD = 4
@@ -256,14 +260,19 @@ class _KGETraining:
         self.transport = transport
         ranks = transport.rank, transport.world_size, transport.lockstep
         self.batches: Batches | QueryBatches
+        buckets = self._buckets()
         if config.against_all:
             check_over_all(graph, config, own)
         if config.training == "kvsall":
             self.batches = QueryBatches(graph, config, seed, *ranks)
         else:
-            self.batches = Batches(graph, config, seed, *ranks, EntityParts.of(model.entity.book, model.rows), own)
+            parts = EntityParts.of(model.entity.book, model.rows)
+            self.batches = Batches(graph, config, seed, *ranks, parts, own, buckets, model.rows)
+        self._held: list[tuple[int, int]] = []
         self.plateau = Plateau(config.lr_factor or 0.5, config.lr_patience or 1)
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
+        if buckets is not None and self.model.entities_in_file:
+            self._check_room(buckets)
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = BestRows(None if checkpoints is None else checkpoints.folder)
@@ -278,6 +287,30 @@ class _KGETraining:
                 self.best.resume(position["best"])
         if not transport.lockstep:
             self.optimizer.take_turns(transport.rank, transport.world_size)
+
+    def _buckets(self) -> BucketSchedule | None:
+        """The order of ``config.buckets``."""
+        config, entity = self.model.config, self.model.entity
+        placement = entity.spec.placement if isinstance(entity, DistEmbedding) else None
+        if isinstance(placement, Buckets) and placement.parts != config.buckets:
+            raise ConfigError(
+                f"placement of {placement.parts} parts, train.buckets = {config.buckets}: they must be the same"
+            )
+        if not config.buckets:
+            return None
+        return BucketSchedule(config.buckets, config.resident_parts, self.graph.num_entities, self.seed)
+
+    def _check_room(self, schedule: BucketSchedule) -> None:
+        """Raise a ConfigError where memory does not hold as many parts, with their state, as train together."""
+        shard = self.model.entity.shard
+        assert isinstance(shard, TieredShard)
+        ends = np.clip(schedule.bounds - shard.first_id, 0, shard.num_rows).tolist()
+        widest = sorted(pairwise(ends), key=lambda one: one[0] - one[1])
+        if (held := shard.num_held(widest[: schedule.resident])) < schedule.resident:
+            raise ConfigError(
+                f"train.memory holds {held} of {schedule.parts} parts of the entities, train.resident = "
+                f"{schedule.resident} train together; raise train.memory or train.buckets, or lower train.resident"
+            )
 
     @property
     def done(self) -> bool:
@@ -297,6 +330,7 @@ class _KGETraining:
         begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
         for step, batch in self._announced(self.batches.epoch(epoch, first)):
             self._set_rate(epoch * self.batches.steps_per_epoch + step)
+            self._hold(epoch, step)
             loss = self.model.loss(batch)
             loss.backward()
             self.optimizer.step()
@@ -322,9 +356,18 @@ class _KGETraining:
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 
+    def _hold(self, epoch: int, step: int) -> None:
+        """Bring the parts that a step needs into memory, and begin with those of the next ones."""
+        if not isinstance(self.batches, Batches) or not self.model.entities_in_file:
+            return
+        ranges = self.batches.ranges(epoch, step)
+        if ranges is not None and ranges != self._held:
+            self.model.entity.hold(ranges)
+            self._held = ranges
+
     def _announced(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Batches, whose entities a table in a file hears of ``BATCHES_AHEAD`` batches before."""
-        if not self.model.entities_in_file or self.transport.world_size > 1:
+        if not self.model.entities_in_file or self.transport.world_size > 1 or self.model.config.buckets:
             yield from batches
             return
         ahead: deque[tuple[int, Any]] = deque()

@@ -33,6 +33,7 @@ from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_trip
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
 from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
+from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.table.initializers import FromParts
@@ -79,7 +80,7 @@ class KGEFamily(Family):
             multilevel.check(self.config, self._parts, graph.num_entities)
         self._take(with_levels(self.config, self._parts))
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
-        placement, kept = self.config.train.placement(), self.model.share_kept(graph.num_entities, self.model.dim)
+        placement, kept = self._placement(), self.model.share_kept(graph.num_entities, self.model.dim)
         if placement != HOST and self.model.composed:
             raise ConfigError(
                 f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "
@@ -89,7 +90,18 @@ class KGEFamily(Family):
             check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
         else:
             self._plan = file_plan(graph.num_entities, self.model, placement)
+        if self.model.buckets:
+            self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan()]))
         return graph
+
+    def _bucket_plan(self) -> str:
+        """The order of training by buckets, in a line."""
+        parts, held = self.model.buckets, self.model.resident_parts
+        swaps = num_swaps(parts, held)
+        return (
+            f"plan: {parts} parts of the entities, {held} of them in memory at a time, {parts**2} buckets; an epoch "
+            f"has {swaps} swaps, which read and write {swaps / parts:.1f} times the table each"
+        )
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
         """Name and counts."""
@@ -124,7 +136,7 @@ class KGEFamily(Family):
             own=self._own,
             known=self._known,
             num_threads=self.config.train.threads,
-            placement=self.config.train.placement(),
+            placement=self._placement(),
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
             checkpoints=job.checkpoints,
@@ -148,6 +160,10 @@ class KGEFamily(Family):
         start = multilevel.triples_start(self.config, graph, levels, self._own, job.ranks, progress=job.progress)
         seconds = time.perf_counter() - begin
         return start.models[0], {"multilevel": start.levels, "multilevel_seconds": seconds}
+
+    def _placement(self) -> Any:
+        """Of the entities."""
+        return self.config.train.placement(self.model.buckets)
 
     def _share(self, dataset: KnowledgeGraph | None, ranks: Trainers) -> tuple[KnowledgeGraph, PartPolicy | None]:
         """The graph, on other ranks than the first without its triples, and who owns which entity. Every rank calls it.

@@ -84,6 +84,13 @@ class LowerTier(Protocol):
     def write(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None]) -> Transfer:
         """Start to take pages from frames, which stay as they are until it is done."""
 
+    def exchange(
+        self, old: np.ndarray, dirty: np.ndarray, new: np.ndarray, stored: np.ndarray, frames: np.ndarray,
+        columns: Sequence[Tensor],
+    ) -> Transfer:  # fmt: skip
+        """Start to write the pages old (N,) that are dirty (N,), and then to read those of new (N,) that are stored
+        (N,) into the same frames (N,)."""
+
     def note(self, checkpoint: str | None) -> None:
         """Note which checkpoint stands for the rows, if the run does not end."""
 
@@ -161,7 +168,7 @@ class PageCache:
         touched = frames.touch(rows, write)
         missing = touched.missing
         try:
-            self._wait(touched.job)
+            self._wait_through(touched.job)
             if len(missing):
                 self._make_room(frames.excess(len(missing)))
                 self._bring(missing, write=write)
@@ -198,6 +205,52 @@ class PageCache:
         if len(wanted):
             self._bring(wanted, write=False, ahead=True)
             self._stats.prefetched += len(wanted)
+
+    def hold(self, pages: np.ndarray) -> None:
+        """Start to bring pages into memory, which others leave.
+
+        Whatever is in memory is met by every call before and after, whether it is held or not: only time depends on it.
+
+        Args:
+            pages: Shape (N,), distinct, those that are needed first in front; as many as there are frames are brought.
+        """
+        self.check()
+        frames = self.frames
+        pages = pages[: frames.capacity]
+        missing = np.sort(pages[frames.frame_of[pages] < 0])
+        if not len(missing):
+            return
+        kept = np.zeros(len(frames.frame_of), np.bool_)
+        kept[pages] = True
+        room = min(len(missing), frames.capacity - frames.resident)
+        if room:
+            self._bring(missing[:room], write=False, ahead=True)
+        if room < len(missing):
+            leaving = np.flatnonzero(frames.page_of >= 0)
+            leaving = leaving[~kept[frames.page_of[leaving]]]
+            order = np.argsort(frames.page_of[leaving], kind="stable")  # both runs of pages ascend
+            self._exchange(leaving[order][: len(missing) - room], missing[room:])
+
+    def _exchange(self, leaving: np.ndarray, pages: np.ndarray) -> None:
+        """Start to put pages (N,), ascending, in the place of those of frames (N,): one transfer out and in."""
+        frames, stats = self.frames, self._stats
+        for job in np.unique(frames.loading[leaving]).tolist():
+            self._wait(job)
+        old, dirty, stored = frames.page_of[leaving], frames.dirty[leaving], self.in_file[pages] != NEVER
+        if (self.in_file[np.concatenate([old[dirty], pages])] == ON_ITS_WAY).any():
+            self._wait_for_writes()
+        stats.prefetched_unused += int(np.count_nonzero(frames.pinned[leaving]))
+        self._number += 1
+        self._jobs[self._number] = self.reader.exchange(old, dirty, pages, stored, leaving, self.columns), old[dirty]
+        self.in_file[old[dirty]] = ON_ITS_WAY
+        frames.replace(leaving, pages)
+        frames.loading[leaving] = self._number
+        stats.evictions += len(old)
+        stats.dirty_writes += int(np.count_nonzero(dirty))
+        stats.prefetched += int(np.count_nonzero(stored))
+        if not stored.all():
+            self._wait(self._number)
+            self._fill(pages[~stored], leaving[~stored], self.columns)
 
     def _make_room(self, num: int) -> None:
         if num:
@@ -277,6 +330,11 @@ class PageCache:
             self._stats.seconds_waited += time.perf_counter() - began
         del self._jobs[job]
         self.in_file[pages] = STORED
+
+    def _wait_through(self, job: int) -> None:
+        """Return when a job and all before it have ended: threads do not end them in order."""
+        for number in [number for number in self._jobs if number <= job]:
+            self._wait(number)
 
     def _wait_for_writes(self) -> None:
         for job, (_, pages) in list(self._jobs.items()):

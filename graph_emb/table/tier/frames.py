@@ -275,6 +275,13 @@ class Frames:
         self._next_use[frames] = UNKNOWN
         self.resident += len(pages)
 
+    def replace(self, frames: np.ndarray, pages: np.ndarray) -> None:
+        """Give the frames of pages that leave, (N,), to other pages."""
+        self.frame_of[self.page_of[frames]] = NONE
+        self.frame_of[pages], self.page_of[frames] = frames, pages
+        self.dirty[frames], self.pinned[frames], self._used[frames] = False, False, 1
+        self._stamp[frames], self._next_use[frames] = 0, UNKNOWN
+
     def _slots(self, pages: np.ndarray) -> np.ndarray:
         """Where the sketch counts pages."""
         bits = len(self._sketch).bit_length() - 1

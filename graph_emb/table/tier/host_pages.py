@@ -45,7 +45,7 @@ class HostPages:
         for own, column in zip(self._sections, columns, strict=True):
             if column is not None:
                 _copy(own, pages, column.view(-1, own.shape[1]), frames)
-        return Transfer(self.table, "", (), False)
+        return Transfer(self.table, "", (), "read")
 
     def write(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None]) -> Transfer:
         """Copy frames to pages; arguments as of ``PageReader.write``."""
@@ -53,7 +53,15 @@ class HostPages:
         for own, column in zip(self._sections, columns, strict=True):
             if column is not None:
                 _copy(column.view(-1, own.shape[1]), frames, own, pages)
-        return Transfer(self.table, "", (), True)
+        return Transfer(self.table, "", (), "write")
+
+    def exchange(
+        self, old: np.ndarray, dirty: np.ndarray, new: np.ndarray, stored: np.ndarray, frames: np.ndarray,
+        columns: Sequence[Tensor],
+    ) -> Transfer:  # fmt: skip
+        """Copy pages out of frames and others in; arguments as of ``PageReader.exchange``."""
+        self.write(old[dirty], frames[dirty], columns)
+        return self.read(new[stored], frames[stored], columns)
 
     def section(self, number: int) -> Tensor:
         """All pages of a section, (num_pages, numbers of a page), not a copy."""

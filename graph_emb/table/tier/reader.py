@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -94,8 +94,8 @@ def _transfer(
 class Transfer:
     """Pages on their way; ``wait`` returns when they are there."""
 
-    def __init__(self, table: str, path: str, parts: Sequence[Future[tuple[int, int]]], write: bool) -> None:
-        self._table, self._path, self._parts, self._write = table, path, parts, write
+    def __init__(self, table: str, path: str, parts: Sequence[Future[tuple[int, int]]], word: str) -> None:
+        self._table, self._path, self._parts, self._word = table, path, parts, word
 
     @property
     def done(self) -> bool:
@@ -111,12 +111,11 @@ class Transfer:
         for number, offset in [part.result() for part in self._parts]:
             if number == 0:
                 continue
-            word = "write" if self._write else "read"
             said = "the file ends there: it was cut off" if number == SHORT else os.strerror(number)
             raise StorageError(
                 number if number > 0 else 5,
-                f"table {self._table!r}: {word} at offset {offset} failed ({said}); free the disk or replace it, and "
-                "load the last checkpoint",
+                f"table {self._table!r}: {self._word} at offset {offset} failed ({said}); free the disk or replace it, "
+                "and load the last checkpoint",
                 self._path,
             )
 
@@ -169,32 +168,68 @@ class PageReader:
         self.bytes_written += len(pages) * self.file.layout.page_bytes
         return self._start(pages, frames, columns, True)
 
-    def _start(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None], write: bool) -> Transfer:
-        file, layout = self.file, self.file.layout
-        order = np.argsort(pages, kind="stable")
-        pages, frames = pages[order].astype(np.int64), frames[order].astype(np.int64)
-        offsets = np.cumsum((0, *layout.sections))
-        sections = np.array(
-            [
-                (0 if column is None else column.data_ptr(), size, offset)
-                for column, size, offset in zip(columns, layout.sections, offsets[:-1].tolist(), strict=True)
-            ],
-            np.int64,
-        )
-        shares = max(1, min(self._num_threads, len(pages) // LEAST_PAGES))
-        cuts = np.arange(shares + 1) * len(pages) // shares
+    def exchange(
+        self, old: np.ndarray, dirty: np.ndarray, new: np.ndarray, stored: np.ndarray, frames: np.ndarray,
+        columns: Sequence[Tensor],
+    ) -> Transfer:  # fmt: skip
+        """Start to write pages, and to read others into their frames as soon as those are written.
+
+        Args:
+            old: What the frames hold, ascending, (N,).
+            dirty: Which of them are written, (N,).
+            new: What comes in their place, ascending, (N,).
+            stored: Which of them are read, (N,); the frames of others are free when it is done.
+            frames: Shape (N,).
+            columns: As of ``read``.
+        """
+        page_bytes = self.file.layout.page_bytes
+        self.bytes_written += int(np.count_nonzero(dirty)) * page_bytes
+        self.bytes_read += int(np.count_nonzero(stored)) * page_bytes
+        sections = self._sections_of(columns)
 
         def move(low: int, high: int) -> tuple[int, int]:
-            began = time.perf_counter()
-            buffer = self._buffers.pop() if self._buffers else aligned(max(BUFFER_BYTES, layout.page_bytes))
-            chosen = pages[low:high], frames[low:high]
-            found = _transfer(file.descriptor, *chosen, sections, layout.page_bytes, buffer, write, file.direct)
-            self._buffers.append(buffer)
-            self.seconds += time.perf_counter() - began
-            return found
+            for pages, chosen, write in ((old, dirty, True), (new, stored, False)):
+                own = np.flatnonzero(chosen[low:high]) + low
+                found = self._move(pages[own], frames[own], sections, write)
+                if found[0]:
+                    return found
+            return 0, 0
 
+        return self._in_shares(len(old), move, "move")
+
+    def _start(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None], write: bool) -> Transfer:
+        order = np.argsort(pages, kind="stable")
+        pages, frames = pages[order], frames[order]
+        sections = self._sections_of(columns)
+
+        def move(low: int, high: int) -> tuple[int, int]:
+            return self._move(pages[low:high], frames[low:high], sections, write)
+
+        return self._in_shares(len(pages), move, "write" if write else "read")
+
+    def _sections_of(self, columns: Sequence[Tensor | None]) -> np.ndarray:
+        """Address, bytes and place in a page of each section, (S, 3)."""
+        sizes = self.file.layout.sections
+        offsets = np.cumsum((0, *sizes))[:-1].tolist()
+        bases = [0 if column is None else column.data_ptr() for column in columns]
+        return np.array(list(zip(bases, sizes, offsets, strict=True)), np.int64)
+
+    def _in_shares(self, num: int, move: Callable[[int, int], tuple[int, int]], word: str) -> Transfer:
+        """Let threads move the pages [low, high) of num each."""
+        shares = max(1, min(self._num_threads, num // LEAST_PAGES))
+        cuts = np.arange(shares + 1) * num // shares
         parts = [self._pool.submit(move, int(a), int(b)) for a, b in pairwise(cuts)]
-        return Transfer(file.table, str(file.path), parts, write)
+        return Transfer(self.file.table, str(self.file.path), parts, word)
+
+    def _move(self, pages: np.ndarray, frames: np.ndarray, sections: np.ndarray, write: bool) -> tuple[int, int]:
+        """Move pages, ascending, in this thread; an errno or ``SHORT`` with the offset, or (0, 0)."""
+        began, file, page_bytes = time.perf_counter(), self.file, self.file.layout.page_bytes
+        buffer = self._buffers.pop() if self._buffers else aligned(max(BUFFER_BYTES, page_bytes))
+        numbers = pages.astype(np.int64), frames.astype(np.int64)
+        found = _transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
+        self._buffers.append(buffer)
+        self.seconds += time.perf_counter() - began
+        return found
 
     def close(self) -> None:
         """End the threads and delete the file. May be repeated."""

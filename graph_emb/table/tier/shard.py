@@ -24,7 +24,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.hidden import size_text
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, OwnerInitializer, fill_rows_at_
-from graph_emb.table.placement import DeviceCache, File
+from graph_emb.table.placement import Buckets, DeviceCache, File
 from graph_emb.table.row_memory import allocate
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec
@@ -125,7 +125,8 @@ class TieredShard(EmbeddingShard):
         num_pages = max(1, layout.num_pages(self._num_rows))
         extra = sum(dtype.itemsize for dtype in per_row.values())
         num_frames = self._num_frames(layout, num_pages, extra)
-        spare = min(num_frames // 16, MOST_SPARE) if num_frames < num_pages else 0
+        in_place = isinstance(placement, Buckets)  # a part leaves and comes in the same frames
+        spare = min(num_frames // 16, MOST_SPARE) if num_frames < num_pages and not in_place else 0
         frames = Frames(num_pages, num_frames - spare, num_frames, layout.shift, placement.policy)
         shape, device = (num_frames << layout.shift, spec.dim), spec.device
         columns = [allocate(shape, dtype, device, spec.name) for dtype in dtypes]
@@ -172,6 +173,13 @@ class TieredShard(EmbeddingShard):
                 f"table {self.spec.name!r}: memory={size_text(budget)} is below the least, {fixed + each} bytes: "
                 f"{fixed} for the map of {num_pages} pages and the state of one value a row, {each} for a page"
             )
+        if isinstance(self.spec.placement, Buckets):
+            parts = self.spec.placement.parts
+            if num < min(num_pages, two := 2 * -(-num_pages // parts)):
+                raise ConfigError(
+                    f"table {self.spec.name!r}: memory={size_text(budget)} does not hold two of {parts} parts, "
+                    f"{fixed + two * each} bytes; raise memory or parts"
+                )
         return min(num, num_pages)
 
     def _first_values(self, initial: Sequence[float]) -> Any:
@@ -232,6 +240,21 @@ class TieredShard(EmbeddingShard):
         """Note in the file which checkpoint stands for it, if the run does not end."""
         self._saved = checkpoint
         self._pages.reader.note(checkpoint)
+
+    def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._pages.hold(self._pages_in(ranges))
+
+    def num_held(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """How many of the ranges, from the first one on, memory holds at once."""
+        capacity = self._pages.frames.capacity
+        return sum(len(self._pages_in(ranges[: k + 1])) <= capacity for k in range(len(ranges)))
+
+    def _pages_in(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The pages of ranges of rows, in the order of their first one, without repeats."""
+        shift = self._pages.frames.shift
+        pages = [np.arange(low >> shift, ((high - 1) >> shift) + 1) for low, high in ranges if low < high]
+        both = np.concatenate([np.empty(0, np.int64), *pages])
+        return both[np.sort(np.unique(both, return_index=True)[1])]
 
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon, in this order of calls, and start to bring them."""

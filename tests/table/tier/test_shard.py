@@ -21,6 +21,7 @@ from graph_emb.table.initializers import FromFunction, Uniform
 from graph_emb.table.placement import POLICIES, DeviceCache, File
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.pages import BLOCK, PageFile, PageLayout, read_header
 from graph_emb.table.tier.shard import TieredShard
 from tests.optim import oracles
@@ -115,10 +116,9 @@ def test_every_policy_gives_the_bits_of_memory_with_prefetches_between_forward_a
     tmp_path: Path, policy: str, times: int, ahead: bool, on_device: bool
 ) -> None:
     rule = Adam(0.1, clock="row", stochastic_rounding=True, state_dtype="bfloat16")
-    host, tiered = both(
-        ON_DEVICE if on_device else tmp_path, rule, times, policy=policy, dtype=torch.bfloat16, rows=4800
-    )
-    batches = steps(2, 14, 4800, size=9)
+    folder, rows = (ON_DEVICE, 300) if on_device else (tmp_path, 4800)
+    host, tiered = both(folder, rule, times, policy=policy, dtype=torch.bfloat16, rows=rows)
+    batches = steps(2, 14, rows, size=9)
     for k, (ids, grads) in enumerate(batches):
         if ahead:
             for later in batches[1:4] if k == 0 else batches[k + 3 : k + 4]:
@@ -224,7 +224,7 @@ def test_a_device_holds_no_more_rows_than_its_budget_and_names_the_least(tmp_pat
     held = sum(column.nbytes for column in tiered._pages.columns)
     assert tiered.spec.placement is not None
     assert tiered.spec.placement.memory_bytes * 0.9 < held <= tiered.spec.placement.memory_bytes
-    with pytest.raises(ConfigError, match=r"memory=100 bytes is below the least, 256 bytes: 0 for the map"):
+    with pytest.raises(ConfigError, match=r"memory=100 B is below the least, 256 bytes: 0 for the map"):
         TieredShard(spec_of(ON_DEVICE, 100), 0, 600)
 
 
@@ -408,3 +408,86 @@ def test_another_optimizer_is_refused_and_changes_nothing(tmp_path: Path) -> Non
     with pytest.raises(ModeError, match="trained by another optimizer"):
         tiered.allocate_state(SGD(0.1).state_specs())
     check_equal(host, tiered)
+
+
+class LatePages(HostPages):
+    """A lower tier of which a transfer happens when it is waited for, and no sooner."""
+
+    def read(self, *asked: Any) -> Any:
+        return Late(lambda: super(LatePages, self).read(*asked))
+
+    def exchange(self, *asked: Any) -> Any:
+        return Late(lambda: super(LatePages, self).exchange(*asked).wait())
+
+
+class Late:
+    def __init__(self, move: Any) -> None:
+        self.wait = move
+
+
+def late(tiered: TieredShard) -> None:
+    """Let transfers be late."""
+    tiered._pages.reader.__class__ = LatePages
+
+
+def test_a_call_waits_for_every_transfer_that_brings_one_of_its_rows() -> None:
+    """Of the loads of a call's pages only the latest was waited for, and threads do not end them in order."""
+    rows = torch.arange(600)
+    host, tiered = both(ON_DEVICE, SGD(0.1), 2)
+    for shard in (host, tiered):
+        shard.write(rows, torch.randn(600, DIM, generator=torch.Generator().manual_seed(0)))
+    tiered.drop_cache()
+    late(tiered)
+    tiered.prefetch(torch.tensor([3, 4]))
+    tiered.prefetch(torch.tensor([77]))
+    assert torch.equal(tiered.read(torch.tensor([3, 77])), host.read(torch.tensor([3, 77])))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_held_ranges_change_no_row_and_miss_nothing(tmp_path: Path, is_late: bool, on_device: bool) -> None:
+    rule = Adagrad(0.1)
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, rule, 2)
+    if is_late and on_device:
+        late(tiered)
+    rng, parts = np.random.default_rng(0), [(k * 100, k * 100 + 100) for k in range(6)]
+    held = [0, 1]
+    for step in range(40):
+        if step % 4 == 0:
+            held = [held[1], int(rng.integers(0, 6))]
+        tiered.hold([parts[k] for k in held])
+        rows = torch.from_numpy(np.concatenate([rng.integers(*parts[k], 9) for k in held]))
+        before = tiered.cache_stats().misses
+        assert torch.equal(host.read(rows), tiered.read(rows))
+        for shard in (host, tiered):
+            apply_update(rule, shard, rows, torch.ones(len(rows), DIM) * step)
+        assert tiered.cache_stats().misses == before
+        if step % 7 == 0:
+            anywhere = torch.from_numpy(rng.integers(0, 600, 30))
+            assert torch.equal(host.read(anywhere), tiered.read(anywhere))
+    check_equal(host, tiered)
+    assert tiered.cache_stats().evictions > 0
+
+
+def test_ranges_that_memory_does_not_hold_are_brought_as_far_as_it_does(tmp_path: Path) -> None:
+    _, tiered = both(tmp_path, Adagrad(0.1), 4)  # four of 19 pages of 32 rows, Adagrad's of 16: nine of 38
+    ranges = [(0, 64), (64, 128), (320, 600)]
+    assert tiered.num_held(ranges) == 2
+    tiered.hold(ranges)
+    frames = tiered._pages.frames
+    assert frames.resident == frames.capacity
+    assert (frames.frame_of[:8] >= 0).all()
+    tiered.hold([(500, 600)])
+    assert (frames.frame_of[500 >> frames.shift :] >= 0).all()
+    assert frames.resident == frames.capacity
+
+
+def test_a_disk_error_of_an_exchange_stops_the_next_step(tmp_path: Path) -> None:
+    tiered = dirtied(tmp_path)
+    tiered.write(torch.arange(30), torch.zeros(30, DIM))
+    replace_descriptor(tiered, "/dev/full")
+    tiered.hold([(300, 340)])
+    with pytest.raises(StorageError, match=r"table 't': (move|read|write) at offset \d+ failed"):
+        tiered.read(torch.tensor([300, 330]))
+    with pytest.raises(StorageError, match="at offset"):
+        tiered.read(torch.tensor([1]))

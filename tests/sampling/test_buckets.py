@@ -1,0 +1,93 @@
+"""The order of buckets covers all pairs of parts, swaps no more than BETA, and is a function of its numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, num_swaps
+
+BETA = {(8, 2): 27, (8, 4): 9, (16, 4): 42, (16, 8): 17, (32, 4): 173, (32, 8): 78, (32, 16): 33, (64, 8): 308}
+"""Swaps of an epoch by (p, c), counted with Marius's own order."""
+
+
+@pytest.mark.parametrize(("parts", "resident"), BETA)
+def test_swaps_are_no_more_than_those_of_beta(parts: int, resident: int) -> None:
+    assert num_swaps(parts, resident) <= BETA[parts, resident]
+    bound = -(-(parts * (parts - 1) - resident * (resident - 1)) // (2 * (resident - 1)))
+    assert num_swaps(parts, resident) <= 1.3 * bound
+    assert num_swaps(32, 8) <= 1.17 * 67
+
+
+@pytest.mark.parametrize(("parts", "resident"), [*BETA, (5, 5), (2, 2), (7, 3), (9, 8)])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_each_bucket_trains_once_in_a_state_that_holds_both_parts(parts: int, resident: int, epoch: int) -> None:
+    schedule = BucketSchedule(parts, resident, 1000, seed=5)
+    found = schedule.epoch(epoch)
+    assert len(found.states) - 1 == schedule.num_swaps == num_swaps(parts, resident)
+    for one, following in zip(found.states[:-1], found.states[1:], strict=True):
+        assert len(set(one.tolist()) - set(following.tolist())) == 1
+    assert all(len(set(one.tolist())) == resident for one in found.states)
+    for first in range(parts):
+        for second in range(parts):
+            assert {first, second} <= set(found.states[found.state[first, second]].tolist())
+
+
+def test_an_epoch_begins_with_the_parts_that_the_last_one_ended_with() -> None:
+    schedule = BucketSchedule(9, 4, 100, seed=1)
+    for epoch in range(4):
+        ended, begins = schedule.epoch(epoch).states[-1], schedule.epoch(epoch + 1).states[0]
+        assert set(ended.tolist()) == set(begins.tolist())
+
+
+def test_the_order_follows_from_seed_and_epoch_whatever_was_asked_before() -> None:
+    first, second = (BucketSchedule(8, 3, 100, seed=2) for _ in range(2))
+    ahead = second.epoch(6)
+    again = first.epoch(6)
+    assert np.array_equal(ahead.states, again.states)
+    assert np.array_equal(ahead.state, again.state)
+    assert not np.array_equal(ahead.states, first.epoch(5).states)
+    assert not np.array_equal(ahead.state, BucketSchedule(8, 3, 100, seed=3).epoch(6).state)
+
+
+def test_parts_are_even_ranges_of_rows() -> None:
+    schedule = BucketSchedule(4, 2, 10)
+    assert schedule.bounds.tolist() == [0, 2, 5, 7, 10]
+    assert schedule.part_of(np.array([0, 1, 2, 4, 5, 9])).tolist() == [0, 0, 1, 1, 2, 3]
+
+
+def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_the_next_state() -> None:
+    rng = np.random.default_rng(0)
+    schedule = BucketSchedule(6, 3, 60, seed=4)
+    rows = rng.permutation(60)
+    triples = np.stack([rng.integers(0, 60, 300), np.zeros(300, int), rng.integers(0, 60, 300)], axis=1)
+    owner = schedule.part_of(rows)
+    order = BucketOrder(schedule, triples, owner)
+    shuffled = rng.permutation(300)
+    sequence = order.sorted(2, shuffled)
+    assert sorted(sequence.tolist()) == list(range(300))
+    assert sequence.tolist() != shuffled.tolist()
+    before: set[int] = set()
+    now = schedule.epoch(2)
+    for low in range(0, 300, 20):
+        own = triples[sequence[low : low + 20]]
+        states = np.unique(now.state[owner[own[:, 0]], owner[own[:, 2]]])
+        needed = {int(part) for state in states for part in now.states[state]}
+        ranges = order.ranges(2, low, low + 20)
+        parts = [int(owner[np.flatnonzero(rows == start)[0]]) for start, _ in ranges]
+        assert set(parts[: len(needed)]) == needed
+        assert len(set(parts) - needed) <= 1
+        assert set(owner[own[:, [0, 2]]].ravel().tolist()) <= needed
+        if before and len(states) == 1:
+            assert needed <= before or len(needed - before) <= 1
+        before = set(parts)
+        chunk = own.reshape(4, 5, 3)
+        for held, (head, _, tail) in zip(order.held_with(2, chunk), chunk[:, 2], strict=True):
+            assert {int(owner[head]), int(owner[tail])} <= set(held.tolist())
+
+
+@pytest.mark.parametrize(("parts", "resident", "rows"), [(1, 1, 9), (4, 1, 9), (4, 5, 9), (10, 2, 9)])
+def test_numbers_out_of_their_limits_are_refused(parts: int, resident: int, rows: int) -> None:
+    with pytest.raises(ConfigError, match=f"buckets of {parts} parts, {resident} of them in memory, of {rows} rows"):
+        BucketSchedule(parts, resident, rows)
