@@ -1,11 +1,14 @@
 """DeepWalk from the rows of parts beside a cold start, and first rates: quality and time of one run a line.
 
     python benchmarks/multilevel.py --dataset ogbn-arxiv --levels none true --walks 3 10 --seeds 0 1 2
+    python benchmarks/multilevel.py --dataset web_notredame --hold-out 0.1 --levels none true --gosh 100
+    python benchmarks/multilevel.py --model complex --dataset codex_s --levels none true --epochs 2 5
 
 Each line is a run of its own (``graph_emb.pipeline``, its evaluation untimed): the levels that it begins with, walks a
 node, the first rate of the graph's own walks, seconds of the start (partition and coarse training) and of these walks,
-and micro-F1 at 50 % of the labels, or accuracy on the data set's test nodes. ``--share`` and ``--rates`` try others
-than the defaults. Kernels are compiled before the clock starts.
+and micro-F1 at 50 % of the labels, accuracy on the data set's test nodes, ROC-AUC of held-out edges, or MRR of test
+triples. ``--gosh`` adds lines of GOSH's way with as many epochs (``benchmarks/gosh.py``), judged as the others are.
+``--share`` and ``--rates`` try others than the defaults. Kernels are compiled before the clock starts.
 """
 
 from __future__ import annotations
@@ -13,12 +16,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numba
+from gosh import embed
+
 import graph_emb as ge
+from graph_emb.config import config_from
+from graph_emb.core.threads import torch_threads
 from graph_emb.graph.csr import Graph
 from graph_emb.run import multilevel
+from graph_emb.run.evaluation import evaluate
+from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.scores import scores_of
 
 
 def levels_from(text: str) -> Any:
@@ -26,25 +39,56 @@ def levels_from(text: str) -> Any:
     return {"none": False, "true": True}.get(text) if text in ("none", "true") else [int(n) for n in text.split(",")]
 
 
+NAMES = ("test accuracy", "micro-F1 at 50%", "test rocauc", "test mrr")
+
+
 def score_of(evaluation: dict[str, Any]) -> float:
     """The score of a run, in percent."""
-    if "split_accuracy" in evaluation:
-        return 100 * evaluation["split_accuracy"]["accuracy"]["test"]["mean"]
-    ratios = evaluation["node_classification"]["ratios"]
-    return 100 * next(scores["micro_mean"] for scores in ratios if scores["ratio"] == 0.5)
+    scores = scores_of(evaluation)
+    return 100 * next(scores[name] for name in NAMES if name in scores)
 
 
-def run_of(args: argparse.Namespace, levels: Any, num_walks: int, rate: float | None, seed: int) -> dict[str, Any]:
+def section_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """The configuration of every line."""
+    judged = {} if args.shuffles is None else {"ratios": [0.5], "shuffles": args.shuffles}
+    dataset: dict[str, Any] = {"name": args.dataset, "root": args.root}
+    if args.hold_out:
+        dataset["hold_out"] = args.hold_out
+    section = {"model": {"name": args.model}, "dataset": dataset, "evaluate": judged, "seed": seed}
+    return {**section, "train": {"threads": args.threads}}
+
+
+def run_of(args: argparse.Namespace, levels: Any, work: int, rate: float | None, seed: int) -> dict[str, Any]:
     """One run's settings, seconds and score."""
-    options: dict[str, Any] = {"num_walks": num_walks, "threads": args.threads, "seed": seed, "lr": rate}
-    judged = True if args.shuffles is None else {"ratios": [0.5], "shuffles": args.shuffles}
-    section = {"model": {"name": "deepwalk", "multilevel": levels}}
-    result = ge.pipeline(dataset=args.dataset, root=args.root, config=section, evaluate=judged, **options)
+    section = section_of(args, seed)
+    section["model"]["multilevel"] = levels
+    if args.epochs is None:
+        section["model"]["num_walks"] = work
+    else:
+        section["train"]["epochs"] = work
+    section["train"]["lr"] = rate
+    result = ge.pipeline(config=section)
     train = result.metrics["train"]
     return {
-        "levels": levels, "share": multilevel.SHARE, "walks": num_walks, "seed": seed, "lr": train["first_lr"],
+        "levels": levels, "share": multilevel.SHARE, "work": work, "seed": seed, "lr": result.config.model.lr,
         "start_seconds": train.get("multilevel_seconds", 0.0), "seconds": train["seconds"],
         "score": score_of(result.metrics["evaluation"]),
+    }  # fmt: skip
+
+
+def gosh_of(args: argparse.Namespace, epochs: int, seed: int) -> dict[str, Any]:
+    """A line of GOSH: its rows are judged as those of a run; seconds of coarsening and training."""
+    config = config_from(section_of(args, seed))
+    dataset = read_plain_dataset(config.dataset, seed, **edge_policy(config.model))
+    begin = time.perf_counter()
+    rows, levels = embed(dataset.graph, config.model.dim, epochs, lr=args.gosh_lr, smoothing=args.smoothing, seed=seed)
+    seconds = time.perf_counter() - begin
+    with torch_threads(args.threads):
+        findings = evaluate(rows, dataset, config.evaluate, seed, threads=args.threads)
+    return {
+        "levels": f"gosh {len(levels)}", "share": args.smoothing, "work": epochs, "seed": seed, "lr": args.gosh_lr,
+        "start_seconds": 0.0, "seconds": seconds,
+        "score": score_of({finding.name: finding.scores.as_dict() for finding in findings}),
     }  # fmt: skip
 
 
@@ -52,9 +96,15 @@ def main() -> None:
     """Run all combinations and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default="../shared/data")
+    parser.add_argument("--model", default="deepwalk")
     parser.add_argument("--dataset", default="blogcatalog")
+    parser.add_argument("--hold-out", type=float, default=0.0, help="share of the edges to judge by")
     parser.add_argument("--levels", nargs="+", type=levels_from, default=[False, True])
     parser.add_argument("--walks", nargs="+", type=int, default=[10])
+    parser.add_argument("--epochs", nargs="+", type=int, help="of knowledge graphs, in place of walks")
+    parser.add_argument("--gosh", nargs="+", type=int, default=[], help="epochs of GOSH's lines")
+    parser.add_argument("--gosh-lr", type=float, default=0.035)
+    parser.add_argument("--smoothing", type=float, default=0.3, help="GOSH's share of epochs that levels have alike")
     parser.add_argument("--rates", nargs="+", type=float, default=[None], help="default: train.lr auto")
     parser.add_argument("--share", type=float, default=multilevel.SHARE, help="work of the finest level")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
@@ -65,16 +115,25 @@ def main() -> None:
     multilevel.SHARE = args.share
     ring = Graph.from_edges(range(200), [*range(1, 200), 0])
     ge.pipeline("deepwalk", ring, num_walks=1, threads=args.threads, evaluate=False, **{"model.multilevel": True})
-    for levels, walks, rate, seed in itertools.product(args.levels, args.walks, args.rates, args.seeds):
-        found = run_of(args, levels, walks, rate, seed)
-        how = f"{args.dataset} {levels!s:14s} share {args.share:.2f} walks {walks:3d} lr {found['lr']:.4f} seed {seed}"
+    numba.set_num_threads(args.threads)
+    if args.gosh:
+        embed(ring, 8, 4, lr=0.1, smoothing=0.3)
+    work = args.walks if args.epochs is None else args.epochs
+    runs: list[Any] = [
+        partial(run_of, args, *own) for own in itertools.product(args.levels, work, args.rates, args.seeds)
+    ]
+    runs += [partial(gosh_of, args, *own) for own in itertools.product(args.gosh, args.seeds)]
+    for run in runs:
+        found = run()
+        how = f"{args.dataset} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
         print(
-            f"{how}: {found['start_seconds']:5.1f} + {found['seconds']:5.1f} s  {found['score']:.2f}",
+            f"{how} lr {found['lr']:.4f} seed {found['seed']}: {found['start_seconds']:5.1f} + "
+            f"{found['seconds']:5.1f} s  {found['score']:.2f}",
             flush=True,
         )
         if args.json is not None:
             with args.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"dataset": args.dataset, **found}) + "\n")
+                file.write(json.dumps({"dataset": args.dataset, "model": args.model, **found}) + "\n")
 
 
 if __name__ == "__main__":
