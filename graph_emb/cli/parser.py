@@ -228,7 +228,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
-    old = "go on with this run of deepwalk or node2vec, and its settings, where the graph has changed; see --new-edges"
+    old = "go on with this run of deepwalk, node2vec or line, as it was set, where the graph changed; see --new-edges"
     parser.add_argument("--from", metavar="RUN", dest="from_run", help=old)
     parser.add_argument("--new-edges", metavar="FILE", action="append", default=[], help=NEW_EDGES)
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")

@@ -2,12 +2,14 @@
 
 The rule: walks begin at every new node, at both ends of every edge between old nodes that was added, removed or has
 another weight, and at the nodes within ``reach`` steps of these. An edge of a new node is walked from the new node.
+LINE draws the edges that have an end among these nodes.
 
 Legend: N nodes of the graph now, K of the old run, D width, S starts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.original_ids import SameIds
 from graph_emb.graph.readers.tables import read_npy
-from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.config import GoesOn, LineConfig, PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.run_folder import read_run
@@ -29,7 +31,9 @@ from graph_emb.table.initializers import FromParts, fill_rows_
 from graph_emb.table.neighbour_mean import NeighbourMean
 
 CONTEXT = "context.npy"
-"""The context rows in a run folder, float32, in the order of the embeddings."""
+"""The context rows in a run folder, float32, in the order of the embeddings; of LINE those of the second order."""
+LENGTHS = "lengths.npy"
+"""There of LINE, whose embeddings have length 1: the lengths of the rows that were trained, a column an order."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class OldRun:
     """Rows of a finished run of walks.
 
     Attributes:
-        config: Its configuration, whose model is a ``PlainWalkConfig``.
+        config: Its configuration, whose model is a ``GoesOn``.
         graph: That it was trained on.
-        token: Rows of its nodes, (K, D) float32.
+        token: Rows of its nodes, (K, D) float32; of LINE those of both orders side by side.
         context: The same of the context table; None where the model has one table.
     """
 
@@ -59,10 +63,10 @@ class OldRun:
         """
         config, _, tables = read_run(place)
         model = config.model
-        if not isinstance(model, PlainWalkConfig):
+        if not isinstance(model, GoesOn):
             raise LackingError(
                 f"{place}: a run of {model.name} does not go on: its folder does not have all that was trained; "
-                "deepwalk and node2vec do"
+                "deepwalk, node2vec and line do"
             )
         section = config.dataset
         if section.digest is not None:
@@ -84,19 +88,31 @@ def _both_tables(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
     model: Any = config.model
     rows = rows.astype(np.float32, copy=False)
+    if isinstance(model, LineConfig):
+        width = model.dim // len(model.orders)
+        if model.normalize:
+            rows = rows * _kept(place, LENGTHS, (len(rows), len(model.orders))).repeat(width, axis=1)
+        return rows, _kept(place, CONTEXT, (len(rows), width)) if "second" in model.orders else None
     if model.tables == 1:
         return rows, None
     if config.output.context == "concat":
         return rows[:, : model.dim], rows[:, model.dim :]
-    if not (place / CONTEXT).is_file():
+    context = _kept(place, CONTEXT, (len(rows), model.dim))
+    return (rows - context if config.output.context == "add" else rows), context
+
+
+def _kept(place: Path, name: str, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """A file of a run folder with which training goes on."""
+    what = {CONTEXT: "the context rows", LENGTHS: "the lengths of the rows"}[name]
+    if not (place / name).is_file():
         raise LackingError(
-            f"{place} has no {CONTEXT}, the context rows with which training goes on; an earlier version wrote it, or "
+            f"{place} has no {name}, {what} with which training goes on; an earlier version wrote it, or "
             "output.keep_context was false: train it again"
         )
-    context = read_npy(place / CONTEXT)
-    if context.shape != (len(rows), model.dim):
-        raise DataError(f"{place / CONTEXT} has shape {context.shape}; expected {(len(rows), model.dim)}")
-    return (rows - context if config.output.context == "add" else rows), context
+    found: NDArray[np.float32] = read_npy(place / name)
+    if found.shape != shape:
+        raise DataError(f"{place / name} has shape {found.shape}; expected {shape}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -125,19 +141,21 @@ class GrownStart:
         return rows[0], rows[1]
 
 
-def start_of(old: OldRun, graph: Graph, model: PlainWalkConfig, seed: int, *, only_new: bool = False) -> GrownStart:
+def start_of(
+    old: OldRun, graph: Graph, model: PlainWalkConfig | LineConfig, seed: int, *, only_new: bool = False
+) -> GrownStart:
     """First rows on the graph as it is now, and where walks begin, by the module's rule.
 
     New nodes begin with their neighbours' mean, see ``NeighbourMean``; where no old node is near, as usual.
 
     Args:
-        model: Of the new training; its width and number of tables are the old ones.
+        model: Of the new training; its width and number of tables, of LINE the orders, are the old ones.
         only_new: Walks begin at new nodes alone.
     Raises:
         ConfigError: the tables have another shape, or nothing has changed.
     """
     was: Any = old.config.model
-    for name in ("dim", "tables"):
+    for name in ("dim", "order" if isinstance(model, LineConfig) else "tables"):
         if getattr(model, name) != getattr(was, name):
             raise ConfigError(
                 f"model.{name} = {getattr(model, name)}: the run that goes on has {getattr(was, name)}; leave it out"
@@ -151,7 +169,7 @@ def start_of(old: OldRun, graph: Graph, model: PlainWalkConfig, seed: int, *, on
     starts = np.flatnonzero(_around(graph, seeds, model.reach))
     if not len(starts):
         raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
-    tables = (old.token, usual_rows(model, seed)), (old.context, None)
+    tables = (old.token, _usual(model, seed, graph)), (old.context, None)
     first = [None if rows is None else _first_rows(graph, is_new, place, rows, usual) for rows, usual in tables]
     assert first[0] is not None
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
@@ -202,14 +220,30 @@ def _around(graph: Graph, seeds: NDArray[np.bool_], reach: int) -> NDArray[np.bo
     return found
 
 
+def _usual(model: PlainWalkConfig | LineConfig, seed: int, graph: Graph) -> Callable[[], torch.Tensor]:
+    """What makes the usual first token rows, (N, D)."""
+    parts = [model]
+    if isinstance(model, LineConfig):
+        parts = [model.skipgram(order, directed=graph.directed) for order in model.orders]  # type: ignore[misc]
+
+    def rows() -> torch.Tensor:
+        made = [torch.empty(graph.num_nodes, part.dim) for part in parts]
+        for part, own in zip(parts, made, strict=True):
+            fill_rows_(usual_rows(part, seed), own, 0, SameIds(graph.num_nodes))  # type: ignore[arg-type]
+        return torch.cat(made, dim=1)
+
+    return rows
+
+
 def _first_rows(
-    graph: Graph, is_new: NDArray[np.bool_], place: NDArray[np.int64], rows: NDArray[np.float32], usual: Any
+    graph: Graph,
+    is_new: NDArray[np.bool_],
+    place: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    usual: Callable[[], torch.Tensor] | None,
 ) -> NDArray[np.float32]:
     """Old rows at their new places, and those of new nodes, (N, D)."""
-    found = torch.zeros(graph.num_nodes, rows.shape[1])
-    if usual is not None:
-        fill_rows_(usual, found, 0, SameIds(graph.num_nodes))
-    first = found.numpy()
+    first = np.zeros((graph.num_nodes, rows.shape[1]), np.float32) if usual is None else usual().numpy()
     first[place[place >= 0]] = rows[place >= 0]
     src = graph.sources()
     near = is_new[src] | is_new[graph.indices]

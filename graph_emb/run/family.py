@@ -18,7 +18,7 @@ from graph_emb.config import RunConfig, config_from
 from graph_emb.core.imports import resolve
 from graph_emb.formats.embedding_files import Embeddings, align
 from graph_emb.formats.network_files import KeptNetwork
-from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig, SkipGramTraining
+from graph_emb.models.skipgram.config import GoesOn, PlainWalkConfig, SkipGramConfig, SkipGramTraining
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.parallel import Trainers
@@ -90,7 +90,7 @@ class Family(ABC):
             filled["lr_decay"] = "linear" if model.decays else "none"
         if isinstance(model, PlainWalkConfig) and model.warm_start is not None and not model.spectral_start:
             filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
-        if isinstance(model, PlainWalkConfig) and model.from_run is not None:
+        if isinstance(model, GoesOn) and model.from_run is not None:
             filled["from_run"] = str(Path(model.from_run).expanduser().absolute())
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from graph_emb.config import config_from, read_config_file
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.progress import bar
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
@@ -54,12 +54,12 @@ def continue_run(
 ) -> PipelineResult:
     """Go on with a run of walks on a graph that has grown; ``graph-emb train --from RUN --new-edges FILE`` in Python.
 
-    New nodes begin with their neighbours' mean. Walks begin where the graph has changed alone, see
+    New nodes begin with their neighbours' mean. Walks begin, or edges are drawn, where the graph has changed alone, see
     ``graph_emb.run.continuing``; all rows that they meet are trained, at the rule's own rate. After a run of composed
     rows each node goes on with a row of its own.
 
     Args:
-        run: Folder of a run of deepwalk or node2vec; it stays as it is.
+        run: Folder of a run of deepwalk, node2vec or line; it stays as it is.
         new_edges: Files of edges that came since, by the ids of its graph; ids that it lacks are new nodes. None where
             ``dataset`` names the grown graph.
         out, overwrite, resume, progress: As of ``graph_emb.pipeline``.
@@ -139,6 +139,8 @@ def infer(
         raise ConfigError(f"epochs is {epochs}; it must be at least 0")
     old = OldRun.read(run)
     model: Any = old.config.model
+    if not isinstance(model, PlainWalkConfig):
+        raise LackingError(f"{run}: infer makes rows of deepwalk and node2vec; continue_run goes on with {model.name}")
     section = old.config.dataset
     given = _by_ids(edges) if isinstance(edges, tuple) else edges
     whole = plain_dataset(grown_dataset(read_dataset(section), given), **edge_policy(model))
@@ -147,7 +149,13 @@ def infer(
     new = np.flatnonzero(start.is_new)
     if epochs:
         p, q = model.bias
-        walks = {"num_walks": model.num_walks, "walk_length": model.walk_length, "p": p, "q": q, "seed": seed}
+        walks: dict[str, Any] = {
+            "num_walks": model.num_walks,
+            "walk_length": model.walk_length,
+            "p": p,
+            "q": q,
+            "seed": seed,
+        }
         sampler = WalkSampler(whole.graph, **walks, starts=start.starts)
         train_new_rows(sampler, model, start, epochs, seed, num_threads=num_threads, progress=progress)
     found = Embeddings(start.token[new], whole.graph.ids_of(new))

@@ -139,6 +139,16 @@ class PartGraph:
             kept = np.ones(len(indices), np.float32)
         return cls(indptr[low : high + 1] - indptr[low], indices, kept, directed, layout, rank)
 
+    def arcs_at(self, nodes: NDArray[np.integer]) -> PartGraph:
+        """The same nodes with those arcs alone that have an end among some, (S,)."""
+        chosen = np.zeros(self.num_nodes, bool)
+        chosen[nodes] = True
+        sources = np.repeat(np.arange(self.low, self.low + self.num_own_nodes), self.degrees())
+        kept = chosen[sources] | chosen[self.indices]
+        indptr = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
+        weights = None if self.weights is None else self.weights[kept]
+        return PartGraph(indptr, self.indices[kept], weights, self.directed, self.layout, self.rank)
+
     def degrees(self) -> NDArray[np.int64]:
         """Arcs that leave each own node, shape (R,)."""
         return np.diff(self.indptr)

@@ -13,7 +13,7 @@ import torch
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RankRanges
-from graph_emb.sampling.negatives import NegativeSampler, out_degrees
+from graph_emb.sampling.negatives import NegativeSampler, gathered_degrees, out_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walk_kernels import stream_key, thread_count
@@ -111,8 +111,10 @@ class EdgeSampler(PartitionedWalkSampler):
     Args:
         graph: This rank's part; of an undirected graph it holds both arcs of an edge, and either may be drawn.
         group: The ranks; None for a part that is the whole graph.
-        draws_per_edge: Draws of an epoch for each edge of the whole graph.
+        draws_per_edge: Draws of an epoch for each edge, of the whole graph or of ``ends``.
         seed: Any integer; epochs of one seed are independent.
+        ends: Nodes, (S,), the same on every rank: arcs with an end among these alone are drawn, and ``degrees`` are
+            those of the whole graph all the same. None: all arcs.
     Raises:
         ConfigError: an option is outside its limits, or the graph has no edges.
 
@@ -126,14 +128,22 @@ class EdgeSampler(PartitionedWalkSampler):
     """
 
     def __init__(
-        self, graph: PartGraph, group: ProcessGroup | None = None, *, draws_per_edge: int = 100, seed: int = 0
+        self,
+        graph: PartGraph,
+        group: ProcessGroup | None = None,
+        *,
+        draws_per_edge: int = 100,
+        seed: int = 0,
+        ends: np.ndarray | None = None,
     ) -> None:
+        self._whole = graph
+        graph = graph if ends is None else graph.arcs_at(ends)
         super().__init__(graph, group, num_walks=draws_per_edge, walk_length=2, seed=seed)
         own = np.arange(graph.low, graph.low + graph.num_own_nodes, dtype=np.int32)
         loops = int((np.repeat(own, graph.degrees()) == graph.indices).sum())
-        ends = len(graph.indices) if graph.directed else len(graph.indices) + loops
+        both = len(graph.indices) if graph.directed else len(graph.indices) + loops
         sums = np.zeros(graph.num_nodes + 1)
-        sums[own], sums[-1] = out_degrees(graph), ends
+        sums[own], sums[-1] = out_degrees(graph), both
         if group is not None:
             sums = group.sum(torch.from_numpy(sums), "degrees of edges").numpy()
         if not sums[-1]:
@@ -142,10 +152,19 @@ class EdgeSampler(PartitionedWalkSampler):
         self._sources = NegativeSampler(sums[:-1], 1.0, seed=int(stream_key(seed, 4)))
 
     @classmethod
-    def of_graph(cls, graph: Graph, *, draws_per_edge: int = 100, seed: int = 0) -> EdgeSampler:
+    def of_graph(
+        cls, graph: Graph, *, draws_per_edge: int = 100, seed: int = 0, ends: np.ndarray | None = None
+    ) -> EdgeSampler:
         """The edges of a graph that is in this process whole."""
         whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
-        return cls(whole, draws_per_edge=draws_per_edge, seed=seed)
+        return cls(whole, draws_per_edge=draws_per_edge, seed=seed, ends=ends)
+
+    def degrees(self) -> np.ndarray:
+        return gathered_degrees(self._whole, self.group)
+
+    def own_degrees(self) -> tuple[np.ndarray, int]:
+        low, high = self._whole.layout.owned(self.rank)
+        return self.degrees()[low:high] if self._whole.directed else out_degrees(self._whole), low
 
     @property
     def num_walks_per_epoch(self) -> int:

@@ -16,7 +16,7 @@ from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
-from graph_emb.run.continuing import CONTEXT, GrownStart, OldRun, changed_arcs, start_of
+from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, changed_arcs, start_of
 from graph_emb.run.new_nodes import LR, train_new_rows
 from graph_emb.run.run_folder import read_metrics
 from graph_emb.sampling.negatives import NegativeSampler
@@ -222,8 +222,69 @@ def test_combined_rows_are_taken_apart(context: str, tmp_path: Path, old: Path, 
     assert np.array_equal(found.context, plain.context)
 
 
+LINE: dict[str, Any] = {"dim": 8, "draws_per_edge": 20, "threads": 1, "evaluate": False, "report": "none"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"order": "first"}, {"order": "second", "normalize": False}], ids=str)
+def test_line_goes_on_with_the_rows_that_were_trained(tmp_path: Path, new: Path, fields: dict[str, Any]) -> None:
+    edges = write(tmp_path / "line.csv", clique(0) + clique(10))
+    old = ge.pipeline("line", edges, out=tmp_path / "line", **LINE, **fields)
+    assert old.embeddings is not None
+    run = OldRun.read(tmp_path / "line")
+    rows, orders = run.token.reshape(12, 2 if not fields else 1, -1), run.config.model.orders
+    if fields.get("normalize", True):
+        lengths = np.linalg.norm(rows, axis=2)
+        assert not np.allclose(lengths, 1.0, atol=0.1)
+        assert np.allclose((rows / lengths[..., None]).reshape(12, 8), old.embeddings.weights, atol=1e-6)
+    assert (run.context is None) == ("second" not in orders)
+    # At a rate of almost nothing old rows stay, and new ones are their neighbours' mean.
+    still = ge.continue_run(tmp_path / "line", new, out=tmp_path / "still", lr=1e-9, report="none")
+    then = OldRun.read(tmp_path / "still")
+    places = then.graph.find_nodes(run.graph.ids_of(np.arange(12)))
+    assert np.allclose(then.token[places], run.token, atol=1e-5)
+    seven, far = then.token[then.graph.find_nodes(np.array([7, 3000]))]
+    assert np.allclose(seven, run.token[:2].mean(axis=0), atol=1e-5)
+    assert np.allclose(far, seven, atol=1e-5)
+    told = {"new_nodes": 2, "changed_arcs": 0, "starts": 2}
+    assert still.metrics["train"]["continued"] == told
+    assert still.metrics["train"]["edges"] == 20 * 3 * len(orders)  # the three new edges alone
+    moved = ge.continue_run(tmp_path / "line", new, out=tmp_path / "moved", report="none")
+    assert moved.embeddings is not None
+    now = OldRun.read(tmp_path / "moved")
+    assert not np.allclose(now.token[now.graph.find_nodes(np.array([7]))], seven, atol=1e-3)
+
+
+def line_with_two(old: Path, new: Path) -> Any:
+    parallel = {"mode": "collective", "trainers": 2}
+    found = ge.continue_run(old, new, parallel=parallel, lr=1e-9, report="none")
+    return None if found.embeddings is None else (found.embeddings.weights, found.metrics["train"])
+
+
+@pytest.mark.dist
+def test_two_trainers_go_on_with_line(ranks: Ranks, tmp_path: Path, new: Path) -> None:
+    edges = write(tmp_path / "line.csv", clique(0) + clique(10))
+    ge.pipeline("line", edges, out=tmp_path / "line", **LINE)
+    (rows, told), _ = ranks.run(line_with_two, 2, tmp_path / "line", new)
+    one = ge.continue_run(tmp_path / "line", new, lr=1e-9, report="none")
+    assert one.embeddings is not None
+    assert np.allclose(rows, one.embeddings.weights, atol=1e-5)
+    assert told["edges"] == one.metrics["train"]["edges"] == 120
+
+
+def test_what_line_lacks_to_go_on_is_told(tmp_path: Path, new: Path) -> None:
+    edges = write(tmp_path / "line.csv", clique(0) + clique(10))
+    ge.pipeline("line", edges, out=tmp_path / "line", **LINE)
+    with pytest.raises(LackingError, match="infer makes rows of deepwalk and node2vec; continue_run goes on with line"):
+        ge.infer(tmp_path / "line", new)
+    with pytest.raises(ConfigError, match=r"model\.order = first: the run that goes on has both"):
+        ge.continue_run(tmp_path / "line", new, order="first")
+    (tmp_path / "line" / LENGTHS).unlink()
+    with pytest.raises(LackingError, match=r"has no lengths\.npy, the lengths of the rows with which training goes on"):
+        ge.continue_run(tmp_path / "line", new)
+
+
 def refusals(old: Path, new: Path, tmp_path: Path) -> list[tuple[Callable[[], Any], type[GraphEmbError], str]]:
-    line = ge.pipeline("line", tmp_path / "old.csv", out=tmp_path / "line", report="none", dim=4, evaluate=False)
+    other = ge.pipeline("prone", tmp_path / "old.csv", out=tmp_path / "other", report="none", dim=4, evaluate=False)
     lean = ge.pipeline(
         "deepwalk", tmp_path / "old.csv", out=tmp_path / "lean", report="none", keep_context=False, **OPTIONS
     )
@@ -231,8 +292,8 @@ def refusals(old: Path, new: Path, tmp_path: Path) -> list[tuple[Callable[[], An
     (tmp_path / "names.csv").write_text("a,b\n")
     known = write(tmp_path / "known.csv", [(1, 0)])
     return [
-        (lambda: ge.continue_run(line.folder, new), ConfigError, "from_run"),  # type: ignore[arg-type]
-        (lambda: ge.infer(line.folder, new), LackingError, "a run of line does not go on"),  # type: ignore[arg-type]
+        (lambda: ge.continue_run(other.folder, new), ConfigError, "from_run"),  # type: ignore[arg-type]
+        (lambda: ge.infer(other.folder, new), LackingError, "a run of prone does not go on"),  # type: ignore[arg-type]
         (lambda: ge.infer(lean.folder, new), LackingError, "has no context.npy"),  # type: ignore[arg-type]
         (lambda: ge.infer(held.folder, new), LackingError, "hold_out = 0.1 keeps other"),  # type: ignore[arg-type]
         (lambda: ge.infer(tmp_path, new), ConfigError, "is no run folder"),

@@ -98,3 +98,17 @@ def test_two_ranks_draw_the_edges_of_one_and_send_none(ranks: Ranks, directed: b
         np.testing.assert_array_equal(walks, whole[index])
         assert ((walks[:, 0] >= 2) == rank).all()
         assert sent == 0
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_arcs_at_some_nodes_alone_are_drawn_and_degrees_are_of_all(directed: bool) -> None:
+    graph = graph_of(directed=directed)
+    sampler, whole = (EdgeSampler.of_graph(graph, draws_per_edge=200, ends=ends) for ends in (np.array([1]), None))
+    assert sampler.num_edges == 2
+    walks = np.sort(drawn(sampler), axis=1)
+    assert {tuple(walk) for walk in walks.tolist()} == {(0, 1), (1, 2)}
+    assert np.array_equal(sampler.degrees(), whole.degrees())
+    assert np.array_equal(sampler.own_degrees()[0], whole.own_degrees()[0])
+    assert (walks[:, 0] == 1).mean() == pytest.approx(2 / 3, abs=0.08)  # by their weights of 1 and 2
+    with pytest.raises(ConfigError, match="no edges to draw"):
+        EdgeSampler.of_graph(graph, ends=np.array([5]))

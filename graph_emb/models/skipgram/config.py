@@ -218,7 +218,34 @@ class EdgePolicy(Settings):
     )
 
 
-class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart):
+class GoesOn(Settings):
+    """Of models whose training goes on when the graph has grown, see ``graph_emb.run.continuing``."""
+
+    from_run: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder of a run to go on from: training begins where the graph changed",
+    )
+    reach: Count = Field(
+        default=0, ge=0, le=1_000, description="steps from changed edges of old nodes where walks begin, with from_run"
+    )
+    keep_context: Annotated[bool, At("output.keep_context")] = Field(
+        default=True, description="write the context rows to context.npy, with which from_run and infer go on"
+    )
+
+    @model_validator(mode="after")
+    def _a_run_gives_the_first_rows(self) -> GoesOn:
+        if self.from_run is None and self.reach:
+            raise ValueError(f"reach = {self.reach} has no effect without from_run; leave it out")
+        for name in ("warm_start", "multilevel") if self.from_run is not None else ():
+            if getattr(self, name, None):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} and from_run = {self.from_run!r} both give first rows; take one"
+                )
+        return self
+
+
+class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart, GoesOn):
     """Walks on nodes of one type, whose rows may begin with those of a file."""
 
     warm_start: str | None = Field(
@@ -228,16 +255,6 @@ class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart):
     )
     warm_start_partial: bool = Field(
         default=False, description="let ids be in one of file and graph only; false: that is an error"
-    )
-
-    from_run: str | None = Field(
-        default=None, min_length=1, description="folder of a run to go on from: walks begin where the graph has changed"
-    )
-    reach: Count = Field(
-        default=0, ge=0, le=1_000, description="steps from changed edges of old nodes where walks begin, with from_run"
-    )
-    keep_context: Annotated[bool, At("output.keep_context")] = Field(
-        default=True, description="write the context rows to context.npy, with which from_run and infer go on"
     )
 
     @property
@@ -262,17 +279,6 @@ class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart):
             raise ValueError(
                 f"multilevel = {self.multilevel} and warm_start = {self.warm_start!r} both give first rows; take one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_run_gives_the_first_rows(self) -> PlainWalkConfig:
-        if self.from_run is None and self.reach:
-            raise ValueError(f"reach = {self.reach} has no effect without from_run; leave it out")
-        for name in ("warm_start", "multilevel") if self.from_run is not None else ():
-            if getattr(self, name):
-                raise ValueError(
-                    f"{name} = {getattr(self, name)!r} and from_run = {self.from_run!r} both give first rows; take one"
-                )
         return self
 
     @model_validator(mode="after")
@@ -343,7 +349,7 @@ LINE_LR = {**DEFAULT_LR, "sgd": 0.05}
 """SGD's is twice the paper's, for graphs of thousands to millions of edges: the paper draws billions of times."""
 
 
-class LineConfig(SkipGramTraining, EdgePolicy, MultilevelStart):
+class LineConfig(SkipGramTraining, EdgePolicy, MultilevelStart, GoesOn):
     """LINE: first- and second-order proximity of edges; Tang et al. 2015.
 
     For an edge (i, j), drawn in proportion to its weight, and k negatives n drawn by degree ** power, the loss is

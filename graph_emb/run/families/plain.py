@@ -28,12 +28,12 @@ from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.shared_rows import SharedRows
-from graph_emb.models.skipgram.config import EdgePolicy, PlainWalkConfig
+from graph_emb.models.skipgram.config import EdgePolicy, LineConfig, PlainWalkConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import multilevel, own_parts, parallel
-from graph_emb.run.continuing import CONTEXT, GrownStart, OldRun, start_of
+from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, start_of
 from graph_emb.run.evaluation import (
     Finding,
     check_own_split,
@@ -124,6 +124,16 @@ class PlainFamily(Family):
 
     def _num_tables(self) -> int:
         return self.model.tables
+
+    def _start(self, graph: Graph) -> GrownStart:
+        """What goes on of the run that ``from_run`` names."""
+        section = self.config.dataset
+        if section.hold_out:
+            raise ConfigError(
+                f"dataset.hold_out = {section.hold_out}: other edges of the grown graph would be held out than the old "
+                "rows were trained without; set it to 0, or give dataset.test_edges"
+            )
+        return start_of(OldRun.read(self.model.from_run), graph, self.model, self.config.seed)
 
     def describe(self, dataset: PlainDataset) -> dict[str, Any]:
         """Name and size of the graph, and the edges that its view merged and added."""
@@ -221,16 +231,6 @@ class WalkFamily(PlainFamily):
         found = {parallel.TABLE: Embeddings(rows.numpy(), ids)}
         return Trained(found, result.interrupted, metrics, files=files)
 
-    def _start(self, graph: Graph) -> GrownStart:
-        """What goes on of the run that ``from_run`` names."""
-        section = self.config.dataset
-        if section.hold_out:
-            raise ConfigError(
-                f"dataset.hold_out = {section.hold_out}: other edges of the grown graph would be held out than the old "
-                "rows were trained without; set it to 0, or give dataset.test_edges"
-            )
-        return start_of(OldRun.read(self.model.from_run), graph, self.model, self.config.seed)
-
     def _coarse_start(
         self, graph: Graph | None, share: parallel.Share | None, job: TrainingJob, walks: Mapping[str, Any]
     ) -> multilevel.CoarseStart:
@@ -274,19 +274,32 @@ class LineFamily(PlainFamily):
     def _num_tables(self) -> int:
         return 2
 
+    def num_kept(self, dataset: PlainDataset) -> int:
+        """The context rows and the lengths of rows, with which a training goes on."""
+        model = self.model
+        width = model.dim // len(model.orders) if "second" in model.orders else 0
+        return dataset.graph.num_nodes * (width + model.normalize * len(model.orders)) if model.keep_context else 0
+
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Draw and train, in this process or with other ranks."""
         config, model, ranks = self.config, self.model, job.ranks
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
-        draws = {"draws_per_edge": model.draws_per_edge, "seed": config.seed}
+        draws: dict[str, Any] = {"draws_per_edge": model.draws_per_edge, "seed": config.seed}
         share = None if ranks is None else self._share(ranks, graph)
+        start = None if graph is None or model.from_run is None else self._start(graph)
+        if start is not None:
+            draws["ends"] = start.starts
+        if ranks is not None and share is not None and model.from_run is not None:
+            start, draws["ends"] = _handed_out(start, share, ranks)
         if ranks is None or share is None:
             assert graph is not None
             sampler = EdgeSampler.of_graph(graph, **draws)
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
-        first, spent, begin = None, {}, time.perf_counter()
+        first: dict[str, Any] | None = None
+        spent: dict[str, Any] = {}
+        begin = time.perf_counter()
         if model.multilevel is not False and not job.goes_on():
             own = self._leveled(graph, share)
             assert own.levels is not None
@@ -294,6 +307,8 @@ class LineFamily(PlainFamily):
             coarse = multilevel.line_start(config, *of_graph, progress=job.progress)
             first = dict(zip(model.orders, coarse.models, strict=True))
             spent = {"multilevel": coarse.levels, "multilevel_seconds": time.perf_counter() - begin}
+        if start is not None:
+            first, spent = _by_order(model, start), {"continued": start.report}
         result = train_line(
             sampler,
             model,
@@ -308,10 +323,20 @@ class LineFamily(PlainFamily):
             levels=self._levels(graph, ranks),
             first=first,
         )
-        orders = [parallel.gathered_rows(ranks, made, "none", share) for made in result.models.values()]
+        kept = model.keep_context and len(result.models) == len(model.orders)
+        orders = [
+            parallel.gathered_rows(ranks, made, "concat" if kept and order == "second" else "none", share)
+            for order, made in result.models.items()
+        ]
         if dataset is None:
             return Trained({}, result.interrupted)
-        rows = side_by_side([order for order in orders if order is not None], model.normalize)
+        width = model.dim // len(model.orders)
+        found = [order[:, :width] for order in orders if order is not None]
+        rows, files = side_by_side(found, model.normalize), {}
+        if kept and model.normalize:
+            files[LENGTHS] = torch.stack([order.norm(dim=1) for order in found], dim=1).numpy()
+        if kept and "second" in model.orders and orders[-1] is not None:
+            files[CONTEXT] = orders[-1][:, width:].contiguous().numpy()
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
         metrics = {
             "orders": {order: lines[-1].as_dict() for order, lines in result.history.items() if lines},
@@ -321,7 +346,18 @@ class LineFamily(PlainFamily):
             "parameters": result.num_parameters,
             **spent,
         }
-        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics, files=files)
+
+
+def _by_order(model: LineConfig, start: GrownStart) -> dict[str, Any]:
+    """Initializers of the tables of each order."""
+    columns = np.split(start.token, len(model.orders), axis=1)
+    return {
+        order: replace(
+            start, token=np.ascontiguousarray(token), context=start.context if order == "second" else None
+        ).first
+        for order, token in zip(model.orders, columns, strict=True)
+    }
 
 
 class LinkFamily(PlainFamily):
