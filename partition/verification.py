@@ -20,7 +20,8 @@ from graph_emb.graph.datasets import read_source
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import UNLISTED, PartitionManifest
-from partition.partitioned import Part, PartitionedGraph, load
+from partition.part import Part
+from partition.partitioned import PartitionedGraph, load
 from partition.relabel import RESERVED_DATA, type_name
 from partition.trainers import TRAINER
 
