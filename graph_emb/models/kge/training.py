@@ -302,6 +302,7 @@ class _KGETraining:
 
     def _check_room(self, schedule: BucketSchedule) -> None:
         """Raise a ConfigError where memory does not hold as many parts, with their state, as train together."""
+        assert isinstance(self.model.entity, DistEmbedding)
         shard = self.model.entity.shard
         assert isinstance(shard, TieredShard)
         ends = np.clip(schedule.bounds - shard.first_id, 0, shard.num_rows).tolist()
@@ -362,6 +363,7 @@ class _KGETraining:
             return
         ranges = self.batches.ranges(epoch, step)
         if ranges is not None and ranges != self._held:
+            assert isinstance(self.model.entity, DistEmbedding)
             self.model.entity.hold(ranges)
             self._held = ranges
 
