@@ -1,14 +1,13 @@
-"""Knowledge graphs by buckets with the table in a file: swaps, transfer, triples a second, memory, beside a peer.
+"""Knowledge graphs by buckets with the table in a file: swaps, transfer, triples a second, beside a peer.
 
-    python benchmarks/tiers_buckets.py order transfer train memory --folder /fast/disk --json buckets.json
+    python benchmarks/tiers_buckets.py order transfer train --folder /fast/disk --json buckets.json
 
 ``order``: swaps of an epoch beside BETA's and the lower bound of c - 1 new pairs a swap. ``transfer``: parts with their
 state are exchanged as fast as they go, beside one thread that writes and reads as many bytes of one file in sequence.
 ``train``: ComplEx on random triples, table and state four times the budget: the schedule with the table in memory, with
 ``ge.Buckets``, and with a swap as PyTorch-BigGraph's source does it: two parts in memory, of which one is written whole
 to its file and another one read whole before training goes on; its files do not stay in the kernel's cache, as memory
-of the budget would not hold them. ``memory``: a training whose process may take the budget and 10 % + 64 MiB more
-address space of its own than before (RLIMIT_DATA), table and state eight times the budget.
+of the budget would not hold them.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ import argparse
 import gc
 import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from tabulate import tabulate
 
@@ -206,67 +201,24 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def memory(options: argparse.Namespace) -> dict[str, Any]:
-    """A process of its own."""
-    call = [sys.executable, __file__, "_limited", "--folder", options.folder, "--budget", str(options.budget)]
-    done = subprocess.run([*call, "--threads", str(options.threads)], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _limited(options: argparse.Namespace) -> None:
-    """Train once on a small table, so that kernels and threads are there, then under the limit on a large one."""
-    budget = options.budget * MIB
-    options.entities, options.triples = 4_000, 20_000
-    trained(options, config(4, 2, 1), ge.Buckets(options.folder, 4 * MIB, parts=4))
-    gc.collect()
-    options.entities, options.triples = budget * 8 // ROW_BYTES, 400_000
-    given = graph(options)
-    status = Path("/proc/self/status").read_text()
-    used = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmData"))) << 10
-    limit = used + budget * 11 // 10 + 64 * MIB
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    before = psutil.Process().memory_info().rss
-    placement = ge.Buckets(options.folder, budget, parts=64)
-    result = kge.train_kge(given, config(64, 6, 2), placement=placement, num_threads=options.threads)
-    stats = result.model.entity.cache_stats()  # type: ignore[union-attr]
-    print(json.dumps({
-        "budget MiB": options.budget, "table and state MiB": options.entities * ROW_BYTES >> 20,
-        "entities": options.entities, "epochs": len(result.history), "limit above the start MiB": (limit - used) >> 20,
-        "RssAnon at the end above the start MiB": (_anonymous() - before) >> 20,
-        "GB read, written": f"{stats.bytes_read / 1e9:.2f}, {stats.bytes_written / 1e9:.2f}",
-        "loss": result.history[-1].loss,
-    }))  # fmt: skip
-
-
-def _anonymous() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))) << 10
-
-
 PARTS_OF_RUN: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "order": order, "transfer": transfer, "train": train, "memory": memory,
+    "order": order, "transfer": transfer, "train": train,
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=[*PARTS_OF_RUN, "_limited"])
+    parser.add_argument("parts", nargs="+", choices=list(PARTS_OF_RUN))
     parser.add_argument("--folder", help="on the disk that is measured; default: the folder for temporary files")
     parser.add_argument("--entities", type=int, default=250_000, help="a quarter of the triples, as of Freebase86m")
     parser.add_argument("--triples", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--budget", type=int, default=64, help="MiB, of memory")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         options.folder = folder
         ge.init(mode="local")
-        if options.parts == ["_limited"]:
-            _limited(options)
-            return
         results = {}
         for part in options.parts:
             results[part] = PARTS_OF_RUN[part](options)
