@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
+from graph_emb.run.report.charts import COLOURS
 from tests.docs.test_code_blocks import CHECKOUT, PAGES
 
 IMAGES = CHECKOUT / "docs" / "images"
@@ -27,6 +30,15 @@ def luminance(colour: str) -> float:
 def colours(style: str) -> dict[str, str]:
     """The fill of each selector."""
     return dict(re.findall(r"([.\w]+)\{[^}]*?fill:(#\w+)", style))
+
+
+def test_the_picture_of_a_run_shows_ten_classes_in_ten_colours() -> None:
+    """A palette of 95 colours had turned orange, green, violet and pink into red, blue and grey."""
+    shown = np.round(imread(IMAGES / "report.png")[..., :3] * 255)
+    for colour in COLOURS[:10]:
+        wanted = [int(part, 16) for part in SHADE.fullmatch(colour).groups()]  # type: ignore[union-attr]
+        near = np.abs(shown - wanted).max(axis=-1) <= 24  # marks are not quite opaque
+        assert near.sum() > 100, colour
 
 
 def test_pages_show_every_picture_and_no_other() -> None:
