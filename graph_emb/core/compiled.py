@@ -59,6 +59,32 @@ class FirstCompile(event.Listener):
 event.register("numba:compile", FirstCompile())
 
 
+class CompileClock:
+    """Seconds in which a thread of this process compiles, or waits for another process that does."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._total = self._since = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._since = time.perf_counter() if self._inside == 0 else self._since
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._total += time.perf_counter() - self._since if self._inside == 0 else 0.0
+
+    def seconds(self) -> float:
+        """Since the process began; a start that finds all kernels in the cache has none."""
+        with self._lock:
+            return self._total + (time.perf_counter() - self._since if self._inside else 0.0)
+
+
+COMPILING = CompileClock()
+
+
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``numba.njit``, whose cache looks at the modules that the function's own one imports, too.
 
@@ -97,6 +123,7 @@ class _SharedCache:
         """The code under a key; None makes this process compile it, in its turn."""
         found, turn = self._read(key), getattr(self._turns, "mine", None)
         if found is None and turn is not None:
+            turn.enter_context(COMPILING)
             file = Path(self._folder, f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.lock")
             turn.enter_context(_locked(file, fcntl.LOCK_EX, PATIENCE))
             turn.callback(file.unlink, missing_ok=True)  # those that wait for it find the code in the cache

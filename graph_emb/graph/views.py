@@ -155,12 +155,12 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
     Entities of all node types share one id space, one type after the other.
 
     Raises:
-        LackingError: the graph has one node and one edge type and no relations.
+        LackingError: the graph has one node and one edge type and no relations, not even the name of one.
     """
     graph = dataset.graph
     if dataset.triples is not None:
         return dataset.triples
-    if is_plain(dataset):
+    if is_plain(dataset) and graph.relation_names is None:
         raise LackingError(f"data set {dataset.name!r} has no relations; models of triples need them")
     pieces, offsets = [], graph.node_offsets
     for number, ((source, _, destination), (src, dst)) in enumerate(graph.edges.items()):

@@ -14,6 +14,7 @@ import numpy as np
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
+from graph_emb.core.compiled import COMPILING
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.notebook import Card
 from graph_emb.core.storage import write_file, xxh64_of
@@ -349,6 +350,7 @@ class _Run:
         self.family: Family = family_of(config)
         self.config = self.family.config
         self.seconds: dict[str, float] = {}
+        self.compiled_before = COMPILING.seconds()
         self.findings: list[Finding] = []
         self.history: list[dict[str, Any]] = []
         with lacks_explained(self.config.dataset, trainers=ranks is not None):
@@ -407,7 +409,8 @@ class _Run:
         metrics["evaluation"] = {
             finding.name: with_degrees(finding.scores, finding.scores.as_dict(), graph) for finding in self.findings
         }
-        metrics["seconds"] = {part: round(seconds, 3) for part, seconds in self.seconds.items()}
+        spent = {**self.seconds, "compile": COMPILING.seconds() - self.compiled_before}
+        metrics["seconds"] = {part: round(seconds, 3) for part, seconds in spent.items()}
         if isinstance(failure, KeyboardInterrupt):
             metrics["status"] = INTERRUPTED
         elif failure is not None:

@@ -107,6 +107,28 @@ def test_the_first_compile_on_a_machine_says_so_once_and_a_cached_start_says_not
     assert told(False) == ""
 
 
+def test_seconds_of_compiling_are_counted_once_for_all_threads_and_none_where_the_cache_has_the_code(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import time, numpy as np; from concurrent.futures import ThreadPoolExecutor as Pool\n"
+        "from graph_emb.core.compiled import COMPILING, mix64, unit, unit_draw\n"
+        "begin = time.perf_counter()\n"
+        "with Pool(3) as pool: list(pool.map(lambda f: f(np.uint64(1)), (mix64, unit, lambda x: unit_draw(x, 2))))\n"
+        "print(COMPILING.seconds(), time.perf_counter() - begin)"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def spent() -> tuple[float, float]:
+        done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+        compiling, all_of_it = map(float, done.stdout.split())
+        return compiling, all_of_it
+
+    compiling, all_of_it = spent()
+    assert 0.01 < compiling <= all_of_it
+    assert spent()[0] == 0
+
+
 TOTAL = """
 import sys, time
 from pathlib import Path

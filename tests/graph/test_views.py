@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +127,15 @@ def test_edge_types_are_relations_of_triples() -> None:
     assert found.relations == ("paper:by:author", "paper:cites:paper")
     assert found.train.tolist() == [[2, 0, 1], [3, 0, 0], [4, 1, 2]]
     assert found.entity_types == {"author": 0, "paper": 2}
+
+
+@pytest.mark.parametrize("relations", ["column", "types"])
+def test_a_graph_of_one_relation_is_one_of_triples(tmp_path: Path, relations: Any) -> None:
+    """One relation is one edge type, which was taken for a graph without relations."""
+    (tmp_path / "one.tsv").write_text("b\tlikes\ta\na\tlikes\tc\n")
+    graph = read_graph(tmp_path / "one.tsv", format="triples", relations=relations)
+    found = knowledge_graph(Dataset("one", graph))
+    assert (found.relations, found.train.tolist()) == (("likes",), [[1, 0, 0], [0, 0, 2]])
 
 
 def test_a_column_of_relations_is_one_of_triples(tmp_path: Path) -> None:

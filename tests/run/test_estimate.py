@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import pytest
 
 import graph_emb as ge
@@ -81,6 +84,30 @@ def test_a_probe_gives_the_memory_of_the_run_and_keeps_nothing(tmp_path: Path) -
     assert found.train_seconds > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ring.csv", "run"]
     assert "peak memory" in str(found)
+
+
+@pytest.mark.parametrize(("compiled", "probes"), [(0.0, 1), (6.5, 2)])
+def test_a_probe_that_compiled_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: float, probes: int
+) -> None:
+    """At a first start it told 3.5 times the seconds of a small network, and the compiler's memory as the run's."""
+    ran = ge.pipeline("prone", nx.cycle_graph(60), out=tmp_path / "ran", evaluate=False, dim=4)
+    assert ran.metrics["seconds"]["compile"] >= 0
+    spent = [(compiled, 2.0 + compiled), (0.0, 2.0)]
+    places = []
+
+    def probe(place: Path, seconds: float, config: RunConfig, sockets: bool) -> list[dict[str, Any]]:
+        assert not (place / "run").exists()
+        compiling, train = spent[len(places)]
+        places.append(place)
+        metrics = {**ran.metrics, "seconds": {"load": 0.1, "train": train, "compile": compiling}}
+        (place / "run").mkdir()
+        (place / "run" / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+        return [{"elapsed": train}]
+
+    monkeypatch.setattr("graph_emb.run.estimate._probe", probe)
+    assert ge.estimate("prone", "digits", dim=4).train_seconds == 2.0
+    assert len(places) == probes
 
 
 def test_what_a_run_would_refuse_is_refused(tmp_path: Path) -> None:

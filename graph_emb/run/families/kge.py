@@ -63,7 +63,8 @@ class KGEFamily(Family):
     def _parts(self) -> PartitionedGraph | None:
         """The partition of which each trainer reads its own triples; None: the first one reads the data set."""
         found = own_partition(self.config, held_out=True)
-        return None if found is None or own_parts.is_plain(found) else found
+        plain = found is None or (own_parts.is_plain(found) and found.relation_names is None)
+        return None if plain else found
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits; without those to train on where trainers read their own parts."""
