@@ -12,7 +12,7 @@ import torch
 from graph_emb.core.compiled import group, group_each
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim import kernels
-from graph_emb.optim.apply import Update, apply_update, apply_updates
+from graph_emb.optim.apply import Merge, Update, apply_update, apply_updates
 from graph_emb.optim.fused import FUSED
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.rules import SGD, Adagrad
@@ -86,6 +86,16 @@ def test_tables_of_one_kind_take_one_kernel_call(monkeypatch: pytest.MonkeyPatch
     for rate, shard, old in zip(rates, shards, before, strict=True):
         assert torch.equal(shard.weight[0], old[0] - rate * 2)
         assert torch.equal(shard.weight[1:], old[1:])
+
+
+def test_tables_that_average_repeats_stand_beside_those_that_sum_them() -> None:
+    shards = [made(SGD(1.0), (4, 3)) for _ in range(3)]
+    before = shards[0].weight.clone()
+    rows, grads = torch.tensor([1, 1]), torch.tensor([[2.0, 2, 2], [4, 4, 4]])
+    ways: list[Merge] = ["sum", "mean", "sum"]
+    apply_updates([Update(SGD(1.0), shard, rows, grads, how) for shard, how in zip(shards, ways, strict=True)])
+    for shard, step in zip(shards, (6.0, 3.0, 6.0), strict=True):
+        torch.testing.assert_close(before - shard.weight, torch.tensor([0.0, step, 0.0, 0.0])[:, None].expand(4, 3))
 
 
 def test_a_gradient_that_does_not_fit_changes_no_table() -> None:
