@@ -66,7 +66,7 @@ def array_at(like, where, j, k):  # type: ignore[no-untyped-def]
     """Array k of job j, inside a compiled function; ``like`` stands for its type, None gives None."""
 
 
-@overload(array_at, inline="always")
+@overload(array_at, jit_options={"forceinline": True})
 def _array_at(like, where, j, k):  # type: ignore[no-untyped-def]
     if not isinstance(like, types.Array):
         return lambda like, where, j, k: None

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class GraphEstimator(Transformer, ABC):
     """Of each parameter the path in a run's configuration."""
     evaluates: ClassVar[bool] = False
     """Whether a training's own evaluation is wanted."""
+
+    if TYPE_CHECKING:  # ``of`` makes it from the settings
+
+        def __init__(self, **settings: Any) -> None: ...
 
     @classmethod
     def of(cls, name: str, model: str) -> type[Self]:

@@ -46,7 +46,7 @@ def _gradients(likes, where, j):
     """The gradients of a job, as ``merged`` takes them."""
 
 
-@overload(_gradients, inline="always")
+@overload(_gradients, jit_options={"forceinline": True})
 def _gradients_at(likes, where, j):
     if isinstance(likes[SOURCE], types.NoneType):
         return lambda likes, where, j: array_at(likes[GRADS], where, j, GRADS)
@@ -62,7 +62,7 @@ def _each(likes, where, j):
     """The numbers that each row brings, as ``begin`` and ``end`` take them."""
 
 
-@overload(_each, inline="always")
+@overload(_each, jit_options={"forceinline": True})
 def _each_at(likes, where, j):
     if isinstance(likes[DECAYS], types.NoneType) and isinstance(likes[SHARES], types.NoneType):
         return lambda likes, where, j: None
@@ -73,21 +73,21 @@ def _each_at(likes, where, j):
     return both
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _groups(likes, where, j):
     """The distinct rows of a job, the first occurrence of each, and the next one of each occurrence."""
     distinct, first = array_at(likes[DISTINCT], where, j, DISTINCT), array_at(likes[FIRST], where, j, FIRST)
     return distinct, first, array_at(likes[FOLLOWING], where, j, FOLLOWING)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _options(numbers, j):
     """The options of a job, as ``begin`` and ``end`` take them."""
     clip, clip_norm, ratio, least = f32(numbers[j, 0]), f32(numbers[j, 1]), f32(numbers[j, 2]), f32(numbers[j, 3])
     return clip, clip_norm, ratio, least, f32(numbers[j, 4]), f32(numbers[j, 5]), f32(numbers[j, 6])
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _overlap(starts, j, low, high):
     """The rows of job j, counted from its first, among rows [low, high) of all jobs."""
     return max(low, starts[j]) - starts[j], min(high, starts[j + 1]) - starts[j]

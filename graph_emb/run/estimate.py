@@ -20,7 +20,7 @@ from graph_emb.config import RunConfig, config_from, config_text, place_key
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
-from graph_emb.run.continuing import CONTEXT
+from graph_emb.run.continuing import CONTEXT, LENGTHS
 from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_token, forecast
 from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
@@ -211,7 +211,7 @@ def _probed(
     if read_metrics(place / "run")["seconds"]["compile"] > COMPILED_S:
         shutil.rmtree(place / "run")
         lines = _probe(place, seconds, config, sockets)
-    files = [*(place / "run").rglob("embeddings.*"), *(place / "run").glob(CONTEXT)]
+    files = [file for name in ("embeddings.*", CONTEXT, LENGTHS) for file in (place / "run").rglob(name)]
     rows = sum(file.stat().st_size for file in files)
     return stages_of(lines), read_metrics(place / "run"), rows
 

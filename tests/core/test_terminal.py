@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ import torch
 from graph_emb.core import progress, terminal
 from graph_emb.core.terminal import exit_code, one_line
 from graph_emb.graph.readers import read_graph
+
+
+@pytest.fixture(autouse=True)
+def no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a file: another test of this process may have imported a notebook's kernel."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.delenv(progress.WATCHED, raising=False)
 
 
 def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
