@@ -96,6 +96,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/fused.py", "self.kernel, self.seed, self.flags,", "self.kernel, self.seed,"),
     ("optim/fused.py", "self.flags, kinds_of(self.arrays)", "self.flags"),
     ("core/compiled.py", "following[low:high] = group(rows[low:high])", "following[low:high] = group(rows[low:])"),
+    ("transport/kvstore/client.py", "self._exchange.check()\n        self._send_placed()", "self._exchange.check()"),
     ("core/addresses.py", "shape[0], shape[-1]", "shape[0], shape[0]"),
     ("optim/row_options.py", "max(ratio * np.sqrt(_square(row)), least)", "least"),
     ("optim/row_options.py", "row[d] *= factor\n\n    return shrink", "row[d] /= factor\n\n    return shrink"),

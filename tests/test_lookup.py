@@ -145,6 +145,31 @@ def test_a_server_meets_the_gradients_of_all_tables_in_one_message() -> None:
     assert Cluster(servers=2).run(messages) == [(2, True)]
 
 
+def fills_the_push_buffer(transport: Any) -> tuple[list[bool], int]:
+    """Whether all rows of a small and of a large table moved by a step, and how many messages brought it."""
+    tables = [ge.DistEmbedding(20, 3), ge.DistEmbedding(70_000, 64)]
+    opt = ge.SparseSGD(tables, lr=1.0)
+    sent, tell = [], transport._exchange.tell
+
+    def telling(server: int, method: str, *rest: Any, **more: Any) -> int:
+        sent.append(method)
+        return int(tell(server, method, *rest, **more))
+
+    transport._exchange.tell = telling
+    rows = ge.lookup([(emb, torch.arange(emb.num_embeddings)) for emb in tables])
+    torch.autograd.backward(rows, [torch.ones_like(one) for one in rows])
+    before = [one.detach().clone() for one in rows]
+    opt.step()
+    transport.flush()
+    moved = [torch.equal(old - 1.0, emb.weight[:]) for old, emb in zip(before, tables, strict=True)]
+    return moved, sent.count("push_placed")
+
+
+@pytest.mark.dist
+def test_gradients_that_fill_the_push_buffer_come_after_those_that_lie_in_it() -> None:
+    assert Cluster().run(fills_the_push_buffer) == [([True, True], 2)]
+
+
 def told(transport: Any) -> list[str]:
     """The first table's server refuses; the second one's rows still come to their own call afterwards."""
     one, two = ge.DistEmbedding(4, 1, "one"), ge.DistEmbedding(4, 1, "two", ge.initializers.Uniform(seed=1))
