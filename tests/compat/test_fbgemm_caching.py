@@ -121,6 +121,8 @@ def test_counts_are_those_of_forward_passes() -> None:
     assert tbe.get_table_wise_cache_miss().tolist() == [2, 1, 2]
     tbe.reset_cache_miss_counter()
     assert tbe.get_cache_miss_counter().tolist() == [0, 0]
+    assert tbe.get_table_wise_cache_miss().tolist() == [0, 0, 0]
+    assert tbe.get_uvm_cache_stats().tolist() == [6, 14, 10, 5, 0, 0]  # each reset is of its own counts
     tbe.reset_uvm_cache_stats()
     assert tbe.get_uvm_cache_stats().tolist() == [0] * 6
 

@@ -5,6 +5,7 @@ Legend: T tables.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -114,11 +115,12 @@ class CacheCalls:
     feature_table_map: list[int]
     _caching: Caching
 
-    def _num_bags(self, offsets: Tensor, of_ranks: Sequence[Sequence[int]] | None) -> list[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _num_bags(self, offsets: Tensor, of_ranks: Sequence[Sequence[int]] | None) -> list[int]: ...
 
     def _begin_counts(self) -> None:
-        self._counts = {table: torch.zeros(len(UVM_COUNTS), dtype=torch.int64) for table in self._cached}
+        self._counts = torch.zeros(len(UVM_COUNTS), dtype=torch.int64)
+        self._missed = torch.zeros(len(self.tables), dtype=torch.int64)
         self._forwards_with_misses = 0
 
     @property
@@ -167,13 +169,14 @@ class CacheCalls:
 
     def _count_cached(self, ends: Tensor) -> None:
         """Add what a forward pass asked of the caches, which see the distinct ids of bags."""
-        missed, asked = 0, ends.diff().tolist()
+        missed, asked = torch.zeros_like(self._missed), ends.diff().tolist()
         for number, before in self._before.items():
             found = _uvm_counts(self._shard(number)) - before
             found[REQUESTED] = sum(asked[f] for f, of in enumerate(self.feature_table_map) if of == number)
-            self._counts[number] += found
-            missed += int(found[MISSES])
-        self._forwards_with_misses += missed > 0
+            self._counts += found
+            missed[number] = found[MISSES]
+        self._missed += missed
+        self._forwards_with_misses += bool(missed.any())
 
     def get_uvm_cache_stats(self, use_local_cache: bool = False) -> Tensor:
         """Counts of forward passes over all caches, (6,), int64: ``UVM_COUNTS`` in FBGEMM's order.
@@ -186,22 +189,20 @@ class CacheCalls:
         Raises:
             ConfigError: the module was made without ``gather_uvm_cache_stats=True``.
         """
+        self._check_gathered(use_local_cache)
+        return self._counts.clone()
+
+    def _check_gathered(self, use_local_cache: bool = False) -> None:
         if not self._caching.gather_uvm_cache_stats or use_local_cache:
             raise ConfigError(
                 f"use_local_cache={use_local_cache!r}, gather_uvm_cache_stats={self._caching.gather_uvm_cache_stats!r}:"
                 " make the module with gather_uvm_cache_stats=True, and leave use_local_cache out"
             )
-        return sum(self._counts.values(), torch.zeros(len(UVM_COUNTS), dtype=torch.int64))
 
     def reset_uvm_cache_stats(self) -> None:
-        """Let ``get_uvm_cache_stats`` begin at 0."""
-        self.get_uvm_cache_stats().zero_()
-        self._reset_counts()
-
-    def _reset_counts(self) -> None:
-        self._forwards_with_misses = 0
-        for counts in self._counts.values():
-            counts.zero_()
+        """Let ``get_uvm_cache_stats`` begin at 0; the miss counters go on."""
+        self._check_gathered()
+        self._counts.zero_()
 
     def get_cache_miss_counter(self) -> Tensor:
         """(2,), int64: forward passes in which rows missed, and how many did.
@@ -210,7 +211,7 @@ class CacheCalls:
             ConfigError: ``record_cache_metrics`` does not say ``record_cache_miss_counter``.
         """
         self._check_recorded("record_cache_miss_counter")
-        return torch.tensor([self._forwards_with_misses, sum(int(of[MISSES]) for of in self._counts.values())])
+        return torch.tensor([self._forwards_with_misses, int(self._missed.sum())])
 
     def get_table_wise_cache_miss(self) -> Tensor:
         """The rows of each table that missed in forward passes, (T,), int64.
@@ -219,13 +220,13 @@ class CacheCalls:
             ConfigError: ``record_cache_metrics`` does not say ``record_tablewise_cache_miss``.
         """
         self._check_recorded("record_tablewise_cache_miss")
-        none = torch.zeros(len(UVM_COUNTS), dtype=torch.int64)
-        return torch.stack([self._counts.get(number, none)[MISSES] for number in range(len(self.tables))])
+        return self._missed.clone()
 
     def reset_cache_miss_counter(self) -> None:
-        """Let the miss counters begin at 0."""
-        self.get_cache_miss_counter()
-        self._reset_counts()
+        """Let the miss counters begin at 0; ``get_uvm_cache_stats`` goes on."""
+        self._check_recorded("record_cache_miss_counter")
+        self._missed.zero_()
+        self._forwards_with_misses = 0
 
     def _check_recorded(self, name: str) -> None:
         if not getattr(self._caching.record_cache_metrics, name, False):
