@@ -257,23 +257,73 @@ def fit(
     """
     group = group_of_trainers(group)
     with arithmetic(config):
-        return _fit(
-            build,
-            target,
-            task,
-            graph,
+        inputs = InputRows(
+            graph.num_nodes,
             config,
-            group,
             features=features,
             policies=policies,
             levels=levels,
+            prefix=table_prefix,
             seed=seed,
             device=device,
-            table_prefix=table_prefix,
-            progress=progress,
-            on_evaluation=on_evaluation,
-            checkpoints=checkpoints,
+            own=graph if isinstance(graph, OwnEdges) else None,
+            etypes=graph.etypes,
         )
+        if isinstance(task, NodeTask):
+            num_nodes = graph.num_nodes[target]
+            if isinstance(graph, OwnEdges) and isinstance(task, OwnNodeTask):
+                num_nodes = len(graph.names[target])
+            if len(task.truth) != num_nodes:
+                raise ShapeError(f"{len(task.truth)} labels for {num_nodes} nodes of type {target!r}")
+            if isinstance(graph, OwnEdges) and not isinstance(task, OwnNodeTask):
+                task = OwnNodeTask.of(task, graph)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            network = build(inputs).to(device)
+            trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=device)
+            training, model = _objective(trainer, network, task, graph.num_nodes[target], seed)
+            torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
+            if config.ema_decay:
+                trainer.average = WeightAverage(training.networks, inputs, config.ema_decay)
+            begun = None if checkpoints is None else _start(checkpoints, trainer, model)
+            if checkpoints is not None and isinstance(training, TripleTraining):
+                training.keep_best_in(checkpoints.folder, begun)
+
+            def epoch(number: int) -> float:
+                trainer.start_epoch(number)
+                loss = training.epoch(number)
+                if trainer.average is not None:
+                    trainer.average.add()
+                return loss
+
+            interrupts: list[bool] = []
+            several = trainer.num_ranks > 1
+            with deferred_interrupts(several) as pressed:  # the others wait for this rank
+
+                def stops() -> bool:
+                    if several and trainer.total(float(pressed()))[0]:
+                        interrupts.append(True)
+                    return bool(interrupts)
+
+                history, seconds, epochs = run_epochs(
+                    config,
+                    epoch,
+                    training.evaluate,
+                    has_valid=task.has_valid,
+                    progress=progress and trainer.rank == 0,
+                    on_evaluation=on_evaluation,
+                    begun=begun,
+                    after_epoch=None if checkpoints is None else checkpoints.after,
+                    on_interrupt=None if several else partial(interrupts.append, True),
+                    stops=stops,
+                )
+            ranked = training.best_rows() if isinstance(training, TripleTraining) else None
+        if checkpoints is not None:
+            checkpoints.finish()
+        if trainer.average is not None:
+            trainer.average.take_over()
+        num_parameters = inputs.num_parameters + sum(parameter.numel() for parameter in model.parameters())
+        return GNNResult(history, num_parameters, seconds, model, inputs.tables, epochs, bool(interrupts), ranked)
 
 
 @contextmanager
@@ -290,94 +340,6 @@ def arithmetic(config: GNNConfig) -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(before)
-
-
-def _fit(
-    build: Callable[[InputRows], nn.Module],
-    target: str,
-    task: Task,
-    graph: HeteroGraph | OwnEdges,
-    config: GNNConfig,
-    group: ProcessGroup | None,
-    *,
-    features: Mapping[str, Any] | None,
-    policies: Mapping[str, Any] | None,
-    levels: Mapping[str, Any] | None,
-    seed: int,
-    device: torch.device | str,
-    table_prefix: str | None,
-    progress: bool,
-    on_evaluation: Callable[[Evaluation], None] | None,
-    checkpoints: PeriodicCheckpoints | None,
-) -> GNNResult:
-    """``fit`` within its arithmetic, among the ranks of a group."""
-    inputs = InputRows(
-        graph.num_nodes,
-        config,
-        features=features,
-        policies=policies,
-        levels=levels,
-        prefix=table_prefix,
-        seed=seed,
-        device=device,
-        own=graph if isinstance(graph, OwnEdges) else None,
-        etypes=graph.etypes,
-    )
-    if isinstance(task, NodeTask):
-        num_nodes = graph.num_nodes[target]
-        if isinstance(graph, OwnEdges) and isinstance(task, OwnNodeTask):
-            num_nodes = len(graph.names[target])
-        if len(task.truth) != num_nodes:
-            raise ShapeError(f"{len(task.truth)} labels for {num_nodes} nodes of type {target!r}")
-        if isinstance(graph, OwnEdges) and not isinstance(task, OwnNodeTask):
-            task = OwnNodeTask.of(task, graph)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        network = build(inputs).to(device)
-        trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=device)
-        training, model = _objective(trainer, network, task, graph.num_nodes[target], seed)
-        torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
-        if config.ema_decay:
-            trainer.average = WeightAverage(training.networks, inputs, config.ema_decay)
-        begun = None if checkpoints is None else _start(checkpoints, trainer, model)
-        if checkpoints is not None and isinstance(training, TripleTraining):
-            training.keep_best_in(checkpoints.folder, begun)
-
-        def epoch(number: int) -> float:
-            trainer.start_epoch(number)
-            loss = training.epoch(number)
-            if trainer.average is not None:
-                trainer.average.add()
-            return loss
-
-        interrupts: list[bool] = []
-        several = trainer.num_ranks > 1
-        with deferred_interrupts(several) as pressed:  # the others wait for this rank
-
-            def stops() -> bool:
-                if several and trainer.total(float(pressed()))[0]:
-                    interrupts.append(True)
-                return bool(interrupts)
-
-            history, seconds, epochs = run_epochs(
-                config,
-                epoch,
-                training.evaluate,
-                has_valid=task.has_valid,
-                progress=progress and trainer.rank == 0,
-                on_evaluation=on_evaluation,
-                begun=begun,
-                after_epoch=None if checkpoints is None else checkpoints.after,
-                on_interrupt=None if several else partial(interrupts.append, True),
-                stops=stops,
-            )
-        ranked = training.best_rows() if isinstance(training, TripleTraining) else None
-    if checkpoints is not None:
-        checkpoints.finish()
-    if trainer.average is not None:
-        trainer.average.take_over()
-    num_parameters = inputs.num_parameters + sum(parameter.numel() for parameter in model.parameters())
-    return GNNResult(history, num_parameters, seconds, model, inputs.tables, epochs, bool(interrupts), ranked)
 
 
 def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
