@@ -46,13 +46,11 @@ class Link:
         Raises:
             ConfigError: other words, or numbers that are not above 0.
         """
-        found = re.fullmatch(r"([0-9.]+)(mbit|gbit)(?:,([0-9.]+)us)?", words.strip().lower())
-        try:
-            assert found is not None
+        found = re.fullmatch(r"(\d+\.?\d*)(mbit|gbit)(?:,(\d+\.?\d*)us)?", words.strip().lower())
+        rate = latency = 0.0
+        if found is not None:
             rate = float(found[1]) * _GBIT[found[2]]
             latency = cls.latency_us if found[3] is None else float(found[3])
-        except (AssertionError, ValueError):
-            rate = latency = 0.0
         if not 0 < rate < math.inf or not 0 < latency < math.inf:
             raise ConfigError(f"link = {words!r}: give a rate, as 10gbit or 250mbit, and if need be 10gbit,80us")
         return cls(rate, latency)

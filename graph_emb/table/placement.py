@@ -145,6 +145,6 @@ def as_placement(placement: Any, table: str) -> Placement | None:
     if isinstance(placement, Cached):
         return placement  # type: ignore[return-value]
     raise ConfigError(
-        f"table {table!r}: placement={placement!r}; pass {HOST!r}, graph_emb.File(folder, memory=...) or "
-        "graph_emb.DeviceCache(memory=...)"
+        f"table {table!r}: placement={placement!r}; pass {HOST!r}, graph_emb.File(folder, memory=...), "
+        "graph_emb.Buckets(folder, memory=..., parts=...) or graph_emb.DeviceCache(memory=...)"
     )
