@@ -20,14 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, mix64
+from graph_emb.core.compiled import GOLDEN, mix64, njit
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.core.notebook import Card
-from graph_emb.embedding import DistEmbedding, lookup
+from graph_emb.embedding import DistEmbedding, lookup, lookup_with
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
+from graph_emb.table.row_sums import CaptureSums, RowTerms, columns_at
+from graph_emb.table.spec import accumulation_dtype
 from graph_emb.transport import runtime
 
 KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
@@ -106,16 +108,21 @@ class ComposedEmbedding(Card):
             if placed or scope == "part":
                 raise ConfigError(f"table {name!r}: kind {kind!r} needs the levels of a partition, not {levels} nodes")
             levels = np.empty((levels, 0), np.int64)
-        self._levels = _checked_levels(name, levels)
+        levels = _checked_levels(name, levels)
+        self._num_rows = len(levels)
         if not placed and scope == "all":
-            self._levels = self._levels[:, :0]
-        self._num_rows = len(self._levels)
+            levels = levels[:, :0]
         rows = getattr(getattr(part_policy, "book", None), "num_rows", self._num_rows)
         if rows != self._num_rows:
             raise PartitionError(
                 f"table {name!r}: levels of {self._num_rows} nodes, part_policy of {rows}; are they of one graph?"
             )
-        sizes = _sizes_of(name, self._levels, level_sizes) if self._levels.shape[1] else ()
+        sizes = _sizes_of(name, levels, level_sizes) if levels.shape[1] else ()
+        # parts are nested: a node's finest one tells the others
+        self._finest = np.ascontiguousarray(levels[:, -1:])
+        self._above = np.zeros((sizes[-1] if sizes else 0, max(0, len(sizes) - 1)), np.int64)
+        if sizes:
+            self._above[self._finest[:, 0]] = levels[:, :-1]
         if scope == "part" and num_buckets < sizes[0]:
             raise ConfigError(f"table {name!r}: {num_buckets} buckets for {sizes[0]} parts; give each at least one")
         self._buckets_of_part = num_buckets // sizes[0] if scope == "part" else num_buckets
@@ -144,7 +151,7 @@ class ComposedEmbedding(Card):
             ]
         else:
             factor = (len(sizes) * placed + self.num_hashes) ** -0.5
-            stem = f"{name}.{_digest(self._levels, found)}of{self._num_rows}" if placed else ""
+            stem = f"{name}.{_digest(levels, found)}of{self._num_rows}" if placed else ""
             self._positions = [
                 DistEmbedding(size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), **one_row)
                 for place, size in enumerate(sizes if placed else ())
@@ -164,34 +171,55 @@ class ComposedEmbedding(Card):
 
     forward = __call__
 
-    def asked(self, ids: Tensor) -> list[tuple[DistEmbedding, Ids]]:
-        """The tables that rows of ids (B,) are made of, but for the buckets, with the rows that each is asked for."""
-        found: list[tuple[DistEmbedding, Ids]] = list(zip(self._positions, self._places(ids), strict=True))
-        return found if self._weights is None else [*found, (self._weights, ids)]
-
-    def summed(self, ids: Tensor, pulled: Sequence[Tensor], device: Any, dtype: torch.dtype | None) -> Tensor:
-        """Rows of ids, (B, D), from what the tables of ``asked`` have given."""
-        total: Tensor | None = None
-        if self._weights is not None:
-            assert self._buckets is not None
-            # a node's weights begin at 1; the table keeps how far they are from it
-            weights = (1 + pulled[-1]).to(self.dtype)
-            buckets, options = self.buckets_of(ids), {"device": device, "dtype": dtype}
-            total = self._buckets.bag(buckets, mode="sum", per_sample_weights=weights, **options)
-        for rows in pulled[: len(self._positions)]:
-            total = rows if total is None else total + rows
-        assert total is not None
-        return total
-
-    def _places(self, ids: Tensor) -> list[Tensor]:
-        """The row of each position table that each id takes, (B,) each."""
-        if self.kind == "full":
-            return [ids]
+    def shared(self, ids: Tensor) -> RowTerms:
+        """The rows of ``shared_tables`` that those of ids (B,) are sums of."""
+        terms = [] if self._buckets is None else [self.buckets_of(ids).numpy().T]
         if self.kind == "quotient-remainder":
-            own = torch.from_numpy(self._keys(ids))
-            return [own // self.num_buckets, own % self.num_buckets]
-        chosen = self._levels[ids.numpy()]
-        return [torch.from_numpy(np.ascontiguousarray(chosen[:, place])) for place in range(len(self._positions))]
+            own = self._keys(ids)[None]
+            terms += [own // self.num_buckets, own % self.num_buckets]
+        elif self._placed:
+            terms.append(columns_at(self._finest, ids.numpy()))
+        sizes = [table.num_embeddings for table in self.shared_tables]
+        return RowTerms.of(terms, sizes, self._above if self._placed else None)
+
+    def _levels_of(self, finest: np.ndarray) -> np.ndarray:
+        """The part at each level of nodes whose finest ones are these, (B, 1): shape (B, L)."""
+        return np.concatenate([self._above[finest[:, 0]], finest], axis=1) if finest.shape[1] else finest
+
+    @property
+    def _placed(self) -> bool:
+        return self.kind.startswith("position")
+
+    @property
+    def shared_tables(self) -> list[DistEmbedding]:
+        """The tables whose rows nodes share: buckets, the finest level, the coarser ones; none of ``full``."""
+        if self.kind == "full":
+            return []
+        positions = [*self._positions[-1:], *self._positions[:-1]] if self._placed else self._positions
+        return [*([] if self._buckets is None else [self._buckets]), *positions]
+
+    @property
+    def own_table(self) -> DistEmbedding | None:
+        """The table that has a row for each node: the weights of hashes, or the rows of ``full``."""
+        return self._positions[0] if self.kind == "full" else self._weights
+
+    def summed(
+        self, shared: RowTerms, rows: Sequence[Tensor], own: Tensor | None, device: Any, dtype: torch.dtype | None
+    ) -> Tensor:
+        """Rows (B, D) of ids of ``shared``, recorded where gradients are enabled.
+
+        Args:
+            rows: Those of ``shared.wanted``.
+            own: Of ``own_table``, (B, h).
+        """
+        factors = None
+        if own is not None:  # a node's weights begin at 1; the table keeps how far they are from it
+            factors = torch.from_numpy(1 + own.detach().to("cpu", accumulation_dtype(self.dtype)).numpy())
+        found = shared.sums(rows, factors).to(device, dtype or self.dtype)
+        if not torch.is_grad_enabled():
+            return found
+        traces, first = [table.live_trace for table in self.shared_tables], self.shared_tables[0].anchor
+        return CaptureSums.apply(first, own, found, shared, traces, factors, rows[0])
 
     def _keys(self, ids: Tensor) -> np.ndarray:
         """Original ids, (B,), int64."""
@@ -199,18 +227,23 @@ class ComposedEmbedding(Card):
 
     def buckets_of(self, ids: Tensor) -> Tensor:
         """The bucket of each hash of each id, (B, h), int64: a function of seed, original id and, by scope, part."""
-        return self._hashed(self._keys(ids), self._levels[ids.numpy(), :1])
-
-    def _hashed(self, original: np.ndarray, parts: np.ndarray) -> Tensor:
-        """As ``buckets_of``, of original ids (B,) and their parts of the coarsest level, (B, 1)."""
-        keys = original.astype(np.uint64)[:, None] * np.uint64(GOLDEN)
-        streams = np.arange(1, self.num_hashes + 1, dtype=np.uint64)[None, :]
-        start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))
-        bits = mix64(mix64(keys ^ start) + streams * np.uint64(GOLDEN))
-        found = (bits % np.uint64(self._buckets_of_part)).astype(np.int64)
+        parts = None
         if self._scope == "part":
-            found += parts.astype(np.int64) * self._buckets_of_part
-        return torch.from_numpy(found)
+            parts = columns_at(self._finest, ids.numpy())[0]
+            parts = self._above[parts, 0] if self._above.shape[1] else parts
+        return self._hashed(self._keys(ids), parts)
+
+    def _hashed(self, original: np.ndarray, parts: np.ndarray | None) -> Tensor:
+        """As ``buckets_of``, of original ids (B,) and, where the scope is the part, their parts of the coarsest level.
+
+        A view of memory in which the buckets of one hash lie side by side.
+        """
+        found = np.empty((self.num_hashes, len(original)), np.int64)
+        start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))[0]
+        _hash(np.ascontiguousarray(original), start, np.uint64(self._buckets_of_part), found)
+        if parts is not None:
+            found += parts * self._buckets_of_part
+        return torch.from_numpy(found.T)
 
     @torch.no_grad()
     def rows_of_new(self, original_ids: Ids, levels: Tensor | np.ndarray | None = None) -> Tensor:
@@ -239,7 +272,7 @@ class ComposedEmbedding(Card):
                 f"table {self._name!r}: kind {self.kind!r} has no row for a new node; make a larger table"
             )
         ids = check_ids(as_ids(original_ids), np.iinfo(np.int64).max, self._name).flatten()
-        width = self._levels.shape[1]
+        width = len(self._levels_of(self._finest[:0]).T)
         if (levels is None) != (not width):
             what = "has no levels; leave them out" if levels is not None else f"needs the {width} levels of new nodes"
             raise ConfigError(f"table {self._name!r}: kind {self.kind!r} {what}")
@@ -250,18 +283,20 @@ class ComposedEmbedding(Card):
                 f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
             )
         chosen = chosen.astype(np.int64)
+        within = chosen[:, 0] if self._scope == "part" else None
         rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
         if self._buckets is not None:
-            rows.insert(0, self._buckets.bag(self._hashed(ids.numpy(), chosen[:, :1]), mode="sum"))
+            rows.insert(0, self._buckets.bag(self._hashed(ids.numpy(), within), mode="sum"))
         return torch.stack(rows).sum(dim=0)
 
     def prefetch(self, idx: Ids) -> None:
         """Start to fetch what the next call of the same ids will ask for; see ``DistEmbedding.prefetch``."""
         flat = check_ids(as_ids(idx), self._num_rows, self._name).flatten()
-        for table, places in zip(self._positions, self._places(flat), strict=True):
-            table.prefetch(places)
-        if self._weights is not None:
-            self._weights.prefetch(flat)
+        if self.shared_tables:
+            for table, rows in zip(self.shared_tables, self.shared(flat).wanted, strict=True):
+                table.prefetch(torch.from_numpy(rows))
+        if self.own_table is not None:
+            self.own_table.prefetch(flat)
 
     @torch.no_grad()
     def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
@@ -299,7 +334,7 @@ class ComposedEmbedding(Card):
         names = {table.name: f"{self._name}.{chains}.level{place}" for place, table in enumerate(self._positions)}
         known = sum(name.startswith(f"{self._name}.{chains}.level") for name in saved)
         same = known == len(names) and count < self._num_rows
-        if not same or _digest(self._levels, self._original_ids, count) != match[1]:
+        if not same or _digest(self._levels_of(self._finest), self._original_ids, count) != match[1]:
             raise ConfigError(
                 f"table {self._name!r}: the checkpoint has other levels of its {count} nodes than the first ones of "
                 f"these {self._num_rows}; use its partition, or one that partition.extend made of it"
@@ -399,6 +434,15 @@ class ComposedRows:
         return self._table.num_embeddings
 
 
+@njit(cache=True, nogil=True)
+def _hash(keys: Any, start: Any, buckets: Any, found: Any) -> None:
+    """Hash keys (B,) into buckets, (h, B): each hash is a draw of the key's random stream."""
+    for i in range(len(keys)):
+        stream = mix64((np.uint64(keys[i]) * GOLDEN) ^ start)
+        for k in range(len(found)):
+            found[k, i] = mix64(stream + np.uint64(k + 1) * GOLDEN) % buckets
+
+
 def _checked_levels(name: str, levels: Tensor | np.ndarray) -> np.ndarray:
     """Levels as (N, L) integers of 32 bits where these hold them."""
     found = levels.cpu().numpy() if isinstance(levels, Tensor) else np.asarray(levels)
@@ -450,26 +494,41 @@ def lookup_rows(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
-    """As ``lookup``, of plain and composed tables: one exchange for all but buckets, whose weights must be there."""
+    """As ``lookup``, of plain and composed tables, all in one exchange."""
     flat = [
         check_ids(as_ids(ids), table.num_embeddings, table.name).flatten()
         if isinstance(table, ComposedEmbedding)
         else ids
         for table, ids in asked
     ]
-    parts = [
-        table.asked(ids) if isinstance(table, ComposedEmbedding) else [(table, ids)]  # type: ignore[arg-type]
-        for (table, _), ids in zip(asked, flat, strict=True)
-    ]
-    pulled = iter(lookup([one for part in parts for one in part], device, dtype))
-    found = []
-    for (table, given), ids, part in zip(asked, flat, parts, strict=True):
-        rows = list(islice(pulled, len(part)))
+    own: list[tuple[DistEmbedding, Ids]] = []
+    shared: list[tuple[DistEmbedding, Tensor]] = []
+    sums: list[RowTerms | None] = []
+    for (table, _), ids in zip(asked, flat, strict=True):
+        of = None
         if isinstance(table, ComposedEmbedding):
             assert isinstance(ids, Tensor)
-            found.append(table.summed(ids, rows, device, dtype).view(*as_ids(given).shape, table.embedding_dim))
+            of = table.shared(ids) if table.shared_tables else None
+            own += [] if table.own_table is None else [(table.own_table, ids)]
+            if of is not None:
+                distinct = map(torch.from_numpy, of.wanted)
+                shared += zip(table.shared_tables, distinct, strict=True)
         else:
-            found += rows
+            own.append((table, ids))
+        sums.append(of)
+    pulled, rows = map(iter, lookup_with(own, shared, device, dtype))
+    found = []
+    for (table, given), of in zip(asked, sums, strict=True):
+        if not isinstance(table, ComposedEmbedding):
+            found.append(next(pulled))
+            continue
+        mine = None if table.own_table is None else next(pulled)
+        if of is None:
+            assert mine is not None
+            total = mine
+        else:
+            total = table.summed(of, list(islice(rows, len(of.wanted))), mine, device, dtype)
+        found.append(total.view(*as_ids(given).shape, table.embedding_dim))
     return found
 
 

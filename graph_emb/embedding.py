@@ -497,11 +497,25 @@ def lookup(
         >>> (of_items @ of_user).tolist()
         [23.0, 3.0]
     """
+    return lookup_with(asked, [], device, dtype)[0]
+
+
+def lookup_with(
+    asked: Sequence[tuple[DistEmbedding, Ids]],
+    shared: Sequence[tuple[DistEmbedding, Tensor]],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """As ``lookup``; and of further tables, in the same exchange, the rows of distinct ids (R,), as they lie there.
+
+    Those, (R, D), are no part of autograd: whoever asks for them hands their gradients to the tables.
+    """
     _check_dtype(dtype)
-    if not asked:
-        return []
-    transport = transport_of(table for table, _ in asked)
-    with transport.joint(f"pull of table {', '.join(repr(table.name) for table, _ in asked)}"):
+    if not asked and not shared:
+        return [], []
+    tables = [table for table, _ in (*asked, *shared)]
+    transport = transport_of(tables)
+    with transport.joint(f"pull of table {', '.join(repr(table.name) for table in tables)}"):
         given = [(table, as_ids(ids)) for table, ids in asked]
         kept = [table.kept(ids) for table, ids in given]
         if torch.is_grad_enabled():
@@ -509,11 +523,13 @@ def lookup(
             if transport.groups_ids:
                 transport.will_train([(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)])
         wanted = [(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)]
+        wanted += [(table.name, ids) for table, ids in shared]
         pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
-    return [
+    found = [
         table._handed_out(rows.to(device, dtype), *of, idx.shape)
-        for (table, idx), of, rows in zip(given, kept, pulled, strict=True)
+        for (table, idx), of, rows in zip(given, kept, pulled, strict=False)
     ]
+    return found, pulled[len(asked) :]
 
 
 def _check_dtype(dtype: Any) -> None:

@@ -46,7 +46,7 @@ class Trace:
         entries = self.checked(table)
         if not entries:
             return torch.empty(0, dtype=torch.int64), torch.empty(0, dim)
-        if bags == "kept" and len(entries) == 1:
+        if bags == "kept" and len(entries) == 1 and getattr(entries[0][1], "merged", None) is None:
             return entries[0]
         rows: list[tuple[Tensor, Tensor]] = []
         for ids, grads in entries:
@@ -71,6 +71,11 @@ class PendingGradients:
     _live_trace: Trace
     _name: str
     _spec: TableSpec
+
+    @property
+    def live_trace(self) -> Trace:
+        """Where the gradients of rows that are handed out now will come back to."""
+        return self._live_trace
 
     def reset_trace(self) -> None:
         """Forget every gradient that has come back, and those still to come from earlier calls."""
