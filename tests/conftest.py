@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ LONGEST = [
     "models/skipgram/test_blogcatalog", "docs/test_tutorials", "fuzz/test_fuzz",
 ]  # fmt: skip
 """Files of 20 seconds or more in a fresh clone. Workers take whole files: one that begins last is waited for by all."""
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what the tests start: a shell's background job ignores it, and so would all its children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

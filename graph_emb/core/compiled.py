@@ -34,6 +34,8 @@ PATIENCE = 60.0
 """Seconds that a process waits for another one to compile what it needs, too, before it does so itself."""
 AT_MOST = 5.0
 """Seconds that reading or writing a cache takes; longer, and the process that holds it was stopped."""
+INSIDE: Any = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of a helper that is put into compiled functions: without wrappers for Python and C it compiles faster."""
 _IMPORT = re.compile(r"^\s*from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
@@ -89,8 +91,12 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``numba.njit``, whose cache looks at the modules that the function's own one imports, too.
 
     What a helper or a constant of another module was is part of the machine code, but numba (0.68, caching.py) compiles
-    a cached function again where the text of its own file has changed, and only there.
+    a cached function again where the text of its own file has changed, and only there. What is only put into others
+    (``forceinline``, no cache) cannot be called from Python.
     """
+
+    if options.get("forceinline") and not options.get("cache"):
+        options |= INSIDE
 
     def decorate(function: Callable[..., Any]) -> Any:
         made = numba.njit(**options)(function)

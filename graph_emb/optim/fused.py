@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.addresses import Columns, addressed, kinds_of
+from graph_emb.core.addresses import Columns, Kind, Loop, kind_of
 from graph_emb.core.compiled import Groups
 from graph_emb.core.threads import threads_for
 from graph_emb.optim import kernels
@@ -31,12 +31,13 @@ OFF = np.inf
 
 
 class Use(NamedTuple):
-    """How a rule uses a kernel: the kernel, its state of three places, numbers beside the options, and flags."""
+    """How a rule uses a kernel: the kernel, its state of three places, numbers beside the options, choices, flags."""
 
-    kernel: Callable[..., None]
+    kernel: Loop
     state: tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]
     numbers: tuple[float, ...]
-    flags: tuple[bool | None, ...] = ()
+    choices: tuple[bool, ...] = ()
+    flags: tuple[bool, ...] = ()
 
 
 def _use_sgd(rule: Any, state: dict[str, np.ndarray]) -> Use:
@@ -52,7 +53,7 @@ def _use_adagrad(rule: Any, state: dict[str, np.ndarray]) -> Use:
     numbers = (float(rule.rate(state)), rule.eps)
     if rule.lr_decay:
         state["step"] += 1
-    return Use(kernels._adagrad, (state["sum"], None, None), numbers, (_by_row(state["sum"]),))
+    return Use(kernels._adagrad, (state["sum"], None, None), numbers, (), (state["sum"].ndim == 1,))
 
 
 def _use_adam(rule: Any, state: dict[str, np.ndarray]) -> Use:
@@ -60,18 +61,9 @@ def _use_adam(rule: Any, state: dict[str, np.ndarray]) -> Use:
         state["step"] += 1
     second = state["exp_avg_sq"]
     numbers = (rule.lr, rule.beta1, rule.beta2, rule.eps, _own_decay(rule))
-    flags = (
-        _by_row(second),
-        rule.clock == "row",
-        rule.eps_placement == "raw",
-        None if rule.own_decay is None else True,
-    )
-    return Use(kernels._adam, (state["exp_avg"], second, state["step"]), numbers, flags)
-
-
-def _by_row(state: np.ndarray) -> bool | None:
-    """None of state per element, else True, which a kernel tells apart when it is compiled."""
-    return None if state.ndim == 2 else True
+    choices = rule.clock == "row", rule.eps_placement == "raw"
+    flags = second.ndim == 1, rule.own_decay is not None
+    return Use(kernels._adam, (state["exp_avg"], second, state["step"]), numbers, choices, flags)
 
 
 def _own_decay(rule: Any) -> float:
@@ -105,19 +97,11 @@ FUSED: dict[type, Callable[[Any, dict[str, np.ndarray]], Use]] = {
 
 
 class Prepared(NamedTuple):
-    """The update of a table, ready to run: its arrays by place, numbers, counts, and what else the code depends on."""
+    """The update of a table, ready to run: its kernel, the kind of its arrays and flags, and the arrays by place."""
 
-    kernel: Callable[..., None]
+    kernel: Loop
+    kind: Kind
     arrays: Columns
-    numbers: tuple[float, ...]
-    counts: tuple[int, int]
-    seed: int
-    flags: tuple[bool | None, ...]
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Equal for jobs that one call runs."""
-        return self.kernel, self.seed, self.flags, kinds_of(self.arrays)
 
 
 def serves(rule: Any, shard: EmbeddingShard) -> bool:
@@ -151,28 +135,26 @@ def prepare(
     if TABLE_STEP in state:
         state[TABLE_STEP] += 1
     options, each = _options(rule, state), row_numbers(rule, state, touched)
-    optional = each is not None or rule.stochastic_rounding or not _none_at_work(options)
-    alone = None if optional or weight.itemsize > 2 else True  # rows of 32 bits are taken where they lie anyway
+    optional = any(map(len, each)) or rule.stochastic_rounding or not _none_at_work(options)
+    alone = not optional and weight.itemsize <= 2  # rows of 32 bits are taken where they lie anyway
     per_row = 2 * weight.shape[1] * weight.itemsize  # a gradient takes as much as its row
     state_bytes = sum(one.strides[0] for one in state.values())
     ahead = min(16, 1 + ASKED // (per_row + state_bytes))
     use = FUSED[type(rule)](rule, state)
     found = gradients_of(grads)
     of_bags = found if isinstance(found, tuple) else (found, None, None)
-    arrays = (memory_of(weight), *use.state, touched, first, following, *of_bags, ids, *(each or (None, None)))
-    flags = (mean, alone, rule.stochastic_rounding, *use.flags)
-    return Prepared(use.kernel, arrays, (*options, *use.numbers), (ahead, at), seed, flags)
+    numbers = np.array((*options, *use.numbers))
+    counts = np.array((ahead, at, seed, mean, rule.stochastic_rounding, *use.choices), np.int64)
+    arrays = (memory_of(weight), *use.state, touched, first, following, *of_bags, ids, *each, numbers, counts)
+    return Prepared(use.kernel, kind_of(arrays, (alone, *use.flags)), arrays)
 
 
 def run(jobs: Iterable[Prepared]) -> None:
     """Do what is left of the updates of several tables: one call for all that the same code serves."""
-    alike: dict[tuple[Any, ...], list[Prepared]] = {}
+    alike: dict[tuple[Loop, Kind], list[Columns]] = {}
     for job in jobs:
-        alike.setdefault(job.kind, []).append(job)
-    for some in alike.values():
-        likes, where = addressed([job.arrays for job in some])
-        starts = np.cumsum([0, *(len(job.arrays[kernels.DISTINCT]) for job in some)])  # type: ignore[arg-type]
-        numbers, counts = np.array([job.numbers for job in some], np.float64), np.array([job.counts for job in some])
-        one = some[0]
-        with threads_for(int(starts[-1])) as parts:
-            one.kernel(likes, where, starts, numbers, counts, np.uint64(one.seed), parts, *one.flags)
+        alike.setdefault((job.kernel, job.kind), []).append(job.arrays)
+    for (kernel, kind), some in alike.items():
+        rows = sum(len(arrays[kernels.DISTINCT]) for arrays in some)  # type: ignore[arg-type,misc]
+        with threads_for(rows) as parts:
+            kernel.run(kind, some, parts)

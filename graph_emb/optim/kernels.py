@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import prange, types
 from numba.extending import overload
 
-from graph_emb.core.addresses import array_at
+from graph_emb.core.addresses import Loop, array_at, flag
 from graph_emb.core.compiled import njit
 from graph_emb.optim.merging import ask_for, merged, share
 from graph_emb.optim.rounding import FAST, close, number_at, opened, put_number, row_chance, row_of, subtract
@@ -22,17 +21,21 @@ from graph_emb.optim.row_options import begin, end
 from graph_emb.table.row_memory import prefetch
 
 WEIGHT, FIRST_STATE, SECOND_STATE, CLOCK = range(4)
-DISTINCT, FIRST, FOLLOWING, GRADS, SOURCE, FACTOR, IDS, DECAYS, SHARES = range(4, 13)
+DISTINCT, FIRST, FOLLOWING, GRADS, SOURCE, FACTOR, IDS, DECAYS, SHARES, NUMBERS, COUNTS = range(4, 15)
 """The places of a job's arrays (``graph_emb.core.addresses``): of its table; of the groups of the pushed rows, of their
-gradients, and of the numbers that each touched row brings."""
+gradients, of the numbers that each touched row brings; its own numbers, and counts and choices."""
+ALONE, BY_ROW, OWN_DECAY = range(3)
+"""The places of a kind's flags: a rule without options and chance, state per row, a decay inside the formula."""
 
 
-def _fused(function: Callable[..., None]) -> Callable[..., None]:
-    return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
+def _fused(function: Callable[..., None]) -> Loop:
+    return Loop(function, fastmath=FAST, error_model="numpy")
 
 
 def _loop(function: Callable[..., None]) -> Callable[..., None]:
-    return njit(fastmath=FAST, nogil=True, error_model="numpy")(function)
+    return njit(fastmath=FAST, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        function
+    )
 
 
 def _formula(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,62 +45,46 @@ def _formula(function: Callable[..., None]) -> Callable[..., None]:
 f32 = np.float32
 
 
-def _gradients(likes, where, j):
+def _gradients(kind, where, j):
     """The gradients of a job, as ``merged`` takes them."""
 
 
-@overload(_gradients, jit_options={"forceinline": True})
-def _gradients_at(likes, where, j):
-    if isinstance(likes[SOURCE], types.NoneType):
-        return lambda likes, where, j: array_at(likes[GRADS], where, j, GRADS)
+@overload(_gradients, inline="always")
+def _gradients_at(kind, where, j):
+    if kind.kind.arrays[SOURCE] is None:
+        return lambda kind, where, j: array_at(kind, where, j, GRADS)
 
-    def of_bags(likes, where, j):
-        rows = array_at(likes[GRADS], where, j, GRADS)
-        return rows, array_at(likes[SOURCE], where, j, SOURCE), array_at(likes[FACTOR], where, j, FACTOR)
+    def of_bags(kind, where, j):
+        rows = array_at(kind, where, j, GRADS)
+        return rows, array_at(kind, where, j, SOURCE), array_at(kind, where, j, FACTOR)
 
     return of_bags
 
 
-def _each(likes, where, j):
-    """The numbers that each row brings, as ``begin`` and ``end`` take them."""
-
-
-@overload(_each, jit_options={"forceinline": True})
-def _each_at(likes, where, j):
-    if isinstance(likes[DECAYS], types.NoneType) and isinstance(likes[SHARES], types.NoneType):
-        return lambda likes, where, j: None
-
-    def both(likes, where, j):
-        return array_at(likes[DECAYS], where, j, DECAYS), array_at(likes[SHARES], where, j, SHARES)
-
-    return both
-
-
 @njit(forceinline=True)
-def _groups(likes, where, j):
-    """The distinct rows of a job, the first occurrence of each, and the next one of each occurrence."""
-    distinct, first = array_at(likes[DISTINCT], where, j, DISTINCT), array_at(likes[FIRST], where, j, FIRST)
-    return distinct, first, array_at(likes[FOLLOWING], where, j, FOLLOWING)
-
-
-@njit(forceinline=True)
-def _options(numbers, j):
+def _options(numbers):
     """The options of a job, as ``begin`` and ``end`` take them."""
-    clip, clip_norm, ratio, least = f32(numbers[j, 0]), f32(numbers[j, 1]), f32(numbers[j, 2]), f32(numbers[j, 3])
-    return clip, clip_norm, ratio, least, f32(numbers[j, 4]), f32(numbers[j, 5]), f32(numbers[j, 6])
+    clip, clip_norm, ratio, least = f32(numbers[0]), f32(numbers[1]), f32(numbers[2]), f32(numbers[3])
+    return clip, clip_norm, ratio, least, f32(numbers[4]), f32(numbers[5]), f32(numbers[6])
 
 
 @njit(forceinline=True)
-def _overlap(starts, j, low, high):
-    """The rows of job j, counted from its first, among rows [low, high) of all jobs."""
-    return max(low, starts[j]) - starts[j], min(high, starts[j + 1]) - starts[j]
+def _counts(counts):
+    """Rows asked for ahead, steps before this one, the seed, whether repeats are averaged, and rounding is chance."""
+    return counts[0], counts[1], np.uint64(counts[2]), counts[3] != 0, counts[4] != 0
 
 
-# numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
-# no trust ratio), and state per element (two dimensions) or per row (one). State of 16 bits is rounded by ``chance``,
-# with a seed for each, so that their errors have nothing in common. A rule ``alone``, without options and chance, takes
-# rows of 16 bits where they lie: they are widened and rounded on the way through the registers, since passes of their
-# own over a copy cost more than the memory of the next row hides.
+@njit(forceinline=True)
+def _overlap(before, rows, low, high):
+    """The rows of a job, counted from its first, among rows [low, high) of all jobs, those of earlier ones before."""
+    return max(low, before) - before, min(high, before + rows) - before
+
+
+# numba compiles a form for each kind and drops the branches that are for the others: None (no state, no decay inside
+# the formula), and state per element (two dimensions) or per row (one). State of 16 bits is rounded by ``chance``, with
+# a seed for each, so that their errors have nothing in common. A rule ``alone``, without options and chance, takes rows
+# of 16 bits where they lie: they are widened and rounded on the way through the registers, since passes of their own
+# over a copy cost more than the memory of the next row hides.
 
 
 @_formula
@@ -112,11 +99,14 @@ def _sgd_row(row, kept, g, lr, momentum):
 
 
 @_loop
-def _sgd_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance):
-    distinct, first, following = _groups(likes, where, j)
-    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
-    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
-    lr, momentum = f32(numbers[j, 7]), f32(numbers[j, 8])
+def _sgd_rows(low, high, kind, where, j, buffer, alone):
+    distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
+    following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
+    each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
+    weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
+    options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
+    lr, momentum = f32(numbers[7]), f32(numbers[8])
     g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
     bits, wide = held.view(np.uint32), np.empty(width, np.float32)
     wide_bits = wide.view(np.uint32)
@@ -142,15 +132,18 @@ def _sgd_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed,
 
 
 @_fused
-def _sgd(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance):
-    for part in prange(parts):
-        low, high = share(part, parts, starts[-1])
-        for j in range(len(counts)):
-            start, stop = _overlap(starts, j, low, high)
-            if start < stop:
-                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
-                buffer = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
-                _sgd_rows(start, stop, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance)
+def _sgd(kind, where, jobs, part, parts):
+    num = before = 0
+    for j in range(jobs):
+        num += len(array_at(kind, where, j, DISTINCT))
+    low, high = share(part, parts, num)
+    for j in range(jobs):
+        rows = len(array_at(kind, where, j, DISTINCT))
+        start, stop = _overlap(before, rows, low, high)
+        before += rows
+        if start < stop:
+            buffer = array_at(kind, where, j, FIRST_STATE)
+            _sgd_rows(start, stop, kind, where, j, buffer, flag(kind, ALONE))
 
 
 @_formula
@@ -171,11 +164,14 @@ def _lars_row(row, kept, g, lr, momentum, eta, decay):
 
 
 @_loop
-def _lars_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed, mean, alone, by_chance):
-    distinct, first, following = _groups(likes, where, j)
-    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
-    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
-    lr, momentum, eta, decay = f32(numbers[j, 7]), f32(numbers[j, 8]), f32(numbers[j, 9]), f32(numbers[j, 10])
+def _lars_rows(low, high, kind, where, j, buffer, alone):
+    distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
+    following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
+    each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
+    weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
+    options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
+    lr, momentum, eta, decay = f32(numbers[7]), f32(numbers[8]), f32(numbers[9]), f32(numbers[10])
     g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
     bits, wide = held.view(np.uint32), np.empty(width, np.float32)
     wide_bits = wide.view(np.uint32)
@@ -199,16 +195,18 @@ def _lars_rows(low, high, weight, buffer, likes, where, j, numbers, counts, seed
 
 
 @_fused
-def _lars(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance):
-    for part in prange(parts):
-        low, high = share(part, parts, starts[-1])
-        for j in range(len(counts)):
-            start, stop = _overlap(starts, j, low, high)
-            if start < stop:
-                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
-                buffer = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
-                _lars_rows(start, stop, weight, buffer, likes, where, j, numbers, counts, seed,
-                           mean, alone, by_chance)  # fmt: skip
+def _lars(kind, where, jobs, part, parts):
+    num = before = 0
+    for j in range(jobs):
+        num += len(array_at(kind, where, j, DISTINCT))
+    low, high = share(part, parts, num)
+    for j in range(jobs):
+        rows = len(array_at(kind, where, j, DISTINCT))
+        start, stop = _overlap(before, rows, low, high)
+        before += rows
+        if start < stop:
+            buffer = array_at(kind, where, j, FIRST_STATE)
+            _lars_rows(start, stop, kind, where, j, buffer, flag(kind, ALONE))
 
 
 @_formula
@@ -229,11 +227,14 @@ def _adagrad_row(row, sums, g, by_row, lr, eps):
 
 
 @_loop
-def _adagrad_rows(low, high, weight, total, likes, where, j, numbers, counts, seed, mean, alone, by_chance, by_row):
-    distinct, first, following = _groups(likes, where, j)
-    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
-    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
-    lr, eps = f32(numbers[j, 7]), f32(numbers[j, 8])
+def _adagrad_rows(low, high, kind, where, j, total, alone, by_row):
+    distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
+    following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
+    each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
+    weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
+    options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
+    lr, eps = f32(numbers[7]), f32(numbers[8])
     g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
     bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
     wide_bits = wide.view(np.uint32)
@@ -257,16 +258,18 @@ def _adagrad_rows(low, high, weight, total, likes, where, j, numbers, counts, se
 
 
 @_fused
-def _adagrad(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance, by_row):
-    for part in prange(parts):
-        low, high = share(part, parts, starts[-1])
-        for j in range(len(counts)):
-            start, stop = _overlap(starts, j, low, high)
-            if start < stop:
-                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
-                total = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
-                _adagrad_rows(start, stop, weight, total, likes, where, j, numbers, counts, seed,
-                              mean, alone, by_chance, by_row)  # fmt: skip
+def _adagrad(kind, where, jobs, part, parts):
+    num = before = 0
+    for j in range(jobs):
+        num += len(array_at(kind, where, j, DISTINCT))
+    low, high = share(part, parts, num)
+    for j in range(jobs):
+        rows = len(array_at(kind, where, j, DISTINCT))
+        start, stop = _overlap(before, rows, low, high)
+        before += rows
+        if start < stop:
+            total = array_at(kind, where, j, FIRST_STATE)
+            _adagrad_rows(start, stop, kind, where, j, total, flag(kind, ALONE), flag(kind, BY_ROW))
 
 
 @njit(inline="always")
@@ -319,13 +322,15 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
 
 
 @_loop
-def _adam_rows(low, high, weight, first_moment, second_moment, step, likes, where, j, numbers, counts, seed,
-               mean, alone, by_chance, by_row, row_clock, raw, decays):  # fmt: skip
-    distinct, first, following = _groups(likes, where, j)
-    grads, options, each = _gradients(likes, where, j), _options(numbers, j), _each(likes, where, j)
-    ids, width, ahead, at = array_at(likes[IDS], where, j, IDS), weight.shape[1], counts[j, 0], counts[j, 1]
-    lr, beta1, beta2, eps, own = f32(numbers[j, 7]), numbers[j, 8], numbers[j, 9], numbers[j, 10], f32(numbers[j, 11])
-    decay = None if decays is None else own
+def _adam_rows(low, high, kind, where, j, first_moment, second_moment, step, alone, by_row, decays):
+    distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
+    following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
+    each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
+    weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
+    options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
+    lr, beta1, beta2, eps, own = f32(numbers[7]), numbers[8], numbers[9], numbers[10], f32(numbers[11])
+    decay, row_clock, raw = None if decays is None else own, counts[5] != 0, counts[6] != 0
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
@@ -361,15 +366,20 @@ def _adam_rows(low, high, weight, first_moment, second_moment, step, likes, wher
 
 
 @_fused
-def _adam(likes, where, starts, numbers, counts, seed, parts, mean, alone, by_chance, by_row, row_clock, raw, decays):
-    for part in prange(parts):
-        low, high = share(part, parts, starts[-1])
-        for j in range(len(counts)):
-            start, stop = _overlap(starts, j, low, high)
-            if start < stop:
-                weight = array_at(likes[WEIGHT], where, j, WEIGHT)
-                first_moment = array_at(likes[FIRST_STATE], where, j, FIRST_STATE)
-                second_moment = array_at(likes[SECOND_STATE], where, j, SECOND_STATE)
-                step = array_at(likes[CLOCK], where, j, CLOCK)
-                _adam_rows(start, stop, weight, first_moment, second_moment, step, likes, where, j, numbers, counts,
-                           seed, mean, alone, by_chance, by_row, row_clock, raw, decays)  # fmt: skip
+def _adam(kind, where, jobs, part, parts):
+    num = before = 0
+    for j in range(jobs):
+        num += len(array_at(kind, where, j, DISTINCT))
+    low, high = share(part, parts, num)
+    for j in range(jobs):
+        rows = len(array_at(kind, where, j, DISTINCT))
+        start, stop = _overlap(before, rows, low, high)
+        before += rows
+        if start < stop:
+            first_moment, second_moment = (
+                array_at(kind, where, j, FIRST_STATE),
+                array_at(kind, where, j, SECOND_STATE),
+            )
+            step, alone, by_row = array_at(kind, where, j, CLOCK), flag(kind, ALONE), flag(kind, BY_ROW)
+            _adam_rows(start, stop, kind, where, j, first_moment, second_moment, step, alone, by_row,
+                       flag(kind, OWN_DECAY))  # fmt: skip

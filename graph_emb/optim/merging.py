@@ -13,7 +13,7 @@ from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import njit
+from graph_emb.core.compiled import INSIDE, njit
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import FAST, memory_of, widened
 from graph_emb.table.bags import BagGradients
@@ -26,7 +26,7 @@ def _add(grads, i, out, more):
     """Add the gradient of occurrence i to out, or put it there: a row of its own, or a multiple of its bag's."""
 
 
-@overload(_add, jit_options={"forceinline": True, "fastmath": FAST, "error_model": "numpy"})
+@overload(_add, jit_options={**INSIDE, "fastmath": FAST, "error_model": "numpy"})
 def _added(grads, i, out, more):
     if isinstance(grads, types.BaseTuple):
 

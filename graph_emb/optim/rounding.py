@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, mix64, njit
+from graph_emb.core.compiled import GOLDEN, INSIDE, mix64, njit
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
 UPPER = np.uint32(0xFFFF0000)
@@ -213,7 +213,7 @@ def subtract(row, g, scale, known):
     """
 
 
-@overload(subtract, jit_options={"forceinline": True, "fastmath": FAST, "error_model": "numpy"})
+@overload(subtract, jit_options={**INSIDE, "fastmath": FAST, "error_model": "numpy"})
 def _subtracted(row, g, scale, known):
     def by_numbers(row, g, scale, known):
         for d in range(g.shape[0]):
@@ -273,7 +273,7 @@ def close(weight, r, bits, by_chance, key):
     """Put a row that ``opened`` copied back, rounded to the nearest, or by chance from the row's random stream."""
 
 
-@overload(close, jit_options={"forceinline": True, "error_model": "numpy"})
+@overload(close, jit_options={**INSIDE, "error_model": "numpy"})
 def _closed(weight, r, bits, by_chance, key):
     if weight.dtype not in (types.uint16, types.int16):
         return lambda weight, r, bits, by_chance, key: None

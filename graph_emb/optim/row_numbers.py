@@ -21,11 +21,10 @@ AHEAD = 32
 """Rows, each of one number, whose counts are asked for before they are needed."""
 MOST_COUNTS = 1 << 12
 """Counts whose share of a step is looked up; those beyond are computed."""
+NOTHING = np.empty(0, np.float32)
 
 
-def row_numbers(
-    rule: Any, state: dict[str, np.ndarray], touched: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray | None] | None:
+def row_numbers(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The factor of each touched row that makes up for lazy decay, and its share of the step; counts go on.
 
     Args:
@@ -33,24 +32,23 @@ def row_numbers(
         state: Of the shard: the counts and the decay of the touched rows are brought up to this step.
         touched: Distinct rows, shape (R,).
     Returns:
-        Shapes (R,), float32, each None where it is 1 of every row; None where no row has numbers of its own.
+        Shapes (R,), float32, each empty where it is 1 of every row.
     """
-    factor = None
+    factor = NOTHING
     if rule.lazy:
         state[DECAY] += rule.step_decay(state)
         factor = np.empty(len(touched), np.float32)
         settle_factors(state[DECAYED], state[DECAY][0], touched, factor)
-    share = _counted(rule, state, touched) if rule.count_rows else None
-    return None if factor is None and share is None else (factor, share)
+    return factor, _counted(rule, state, touched) if rule.count_rows else NOTHING
 
 
-def _counted(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> np.ndarray | None:
-    """Count a step of each row; the share of it that each takes, None where all take the whole."""
+def _counted(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> np.ndarray:
+    """Count a step of each row; the share of it that each takes, empty where all take the whole."""
     counts = np.empty(len(touched) if rule.count_power else 0, np.int64)
     with threads_for(len(touched)) as parts:
         _count(state[ROW_COUNT], state[ROW_STEP], touched, state[TABLE_STEP][0], parts, counts)
     if not rule.count_power:
-        return None
+        return NOTHING
     most = int(counts.max(initial=0))
     if most >= MOST_COUNTS:
         return rule.count_rate(torch.from_numpy(counts)).float().numpy()

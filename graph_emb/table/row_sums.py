@@ -16,7 +16,7 @@ from numba import prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.addresses import addressed, array_at
+from graph_emb.core.addresses import Columns, Loop, array_at, kind_of
 from graph_emb.core.compiled import njit, numbered
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import FAST
@@ -94,9 +94,9 @@ class RowTerms:
         if any(one.device.type != "cpu" for one in of):
             return self._sums_by_torch(of, factors)
         out = lend((size, of[0].shape[1]), dtype, of[0].device)
-        likes, where = addressed([(of[k].numpy(),) for k in self.table])
+        jobs = _terms([of[k] for k in self.table], self.places, factors, out)
         with threads_for(size) as parts:
-            _sum_terms(likes, where, self.places, factors.numpy(), parts, out.numpy())
+            _sum_terms.run(kind_of(jobs[0]), jobs, parts)
         return out
 
     def _sums_by_torch(self, rows: Sequence[Tensor], factors: Tensor) -> Tensor:
@@ -122,11 +122,10 @@ class RowTerms:
         """``merged`` of some terms, the first ones."""
         width, table = grads.shape[1], [self.table[t] for t in terms]
         found = [lend((len(self.distinct[k]), width), torch.float32, grads.device) for k in range(table[-1] + 1)]
-        likes, where = addressed([(found[k].numpy(),) for k in table])
         factors = torch.empty((len(grads), 0)) if factors is None else factors.float()
+        jobs = _terms([found[k] for k in table], self.places[: len(table)], factors, grads)
         with threads_for(len(grads)) as parts:
-            parts = max(1, min(parts, width // LINE_NUMBERS))
-            _sum_gradients(likes, where, self.places[: len(table)], factors.numpy(), grads.numpy(), parts)
+            _sum_gradients.run(kind_of(jobs[0]), jobs, max(1, min(parts, width // LINE_NUMBERS)))
         return found
 
     def asked(self, table: int) -> np.ndarray:
@@ -243,23 +242,38 @@ def _number_each(ids: Any, starts: Any, sizes: Any, distinct: Any, places: Any, 
         found[k] = _number(ids[low:high], sizes[k], distinct[low:high], places[low:high])
 
 
-@njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")
-def _sum_terms(likes: Any, where: Any, places: Any, factors: Any, parts: int, out: Any) -> None:
+ROWS, PLACES, FACTORS, SUMS = range(4)
+"""The places of a term's arrays (``graph_emb.core.addresses``): of its table, then those that all terms have."""
+
+
+def _terms(rows: Sequence[Tensor], places: np.ndarray, factors: Tensor, sums: Tensor) -> list[Columns]:
+    """The arrays of each term, a job each of the loops below; ``sums`` are sums or their gradients."""
+    shared = np.ascontiguousarray(places), factors.contiguous().numpy(), sums.numpy()
+    return [(one.numpy(), *shared) for one in rows]
+
+
+def _loop(function: Any) -> Loop:
+    return Loop(function, fastmath=FAST, error_model="numpy")
+
+
+@_loop
+def _sum_terms(kind: Any, where: Any, terms: int, part: int, parts: int) -> None:
+    places, factors = array_at(kind, where, 0, PLACES), array_at(kind, where, 0, FACTORS)
+    out = array_at(kind, where, 0, SUMS)
     num, width = out.shape
-    for part in prange(parts):
-        for i in range(part * num // parts, (part + 1) * num // parts):
-            total = out[i]
-            for t in range(len(places) if i + TERMS_AHEAD < num else 0):
-                prefetch_to_read(array_at(likes[0], where, t, 0), places[t, i + TERMS_AHEAD])
-            for t in range(len(places)):
-                row = array_at(likes[0], where, t, 0)[places[t, i]]
-                factor = factors[i, t] if t < factors.shape[1] else out.dtype.type(1.0)
-                if t == 0:
-                    for d in range(width):
-                        total[d] = factor * row[d]
-                else:
-                    for d in range(width):
-                        total[d] += factor * row[d]
+    for i in range(part * num // parts, (part + 1) * num // parts):
+        total = out[i]
+        for t in range(terms if i + TERMS_AHEAD < num else 0):
+            prefetch_to_read(array_at(kind, where, t, ROWS), places[t, i + TERMS_AHEAD])
+        for t in range(terms):
+            row = array_at(kind, where, t, ROWS)[places[t, i]]
+            factor = factors[i, t] if t < factors.shape[1] else out.dtype.type(1.0)
+            if t == 0:
+                for d in range(width):
+                    total[d] = factor * row[d]
+            else:
+                for d in range(width):
+                    total[d] += factor * row[d]
 
 
 @njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")
@@ -277,26 +291,27 @@ def _factor_gradients(rows: Any, places: Any, grads: Any, parts: int, out: Any) 
                 out[i, t] = total
 
 
-@njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")
-def _sum_gradients(likes: Any, where: Any, places: Any, factors: Any, grads: Any, parts: int) -> None:
+@_loop
+def _sum_gradients(kind: Any, where: Any, terms: int, part: int, parts: int) -> None:
     """Add each gradient to the rows of its terms. A part has columns of its own, so that any number gives one order."""
+    places, factors = array_at(kind, where, 0, PLACES), array_at(kind, where, 0, FACTORS)
+    grads = array_at(kind, where, 0, SUMS)
     num, width = grads.shape
     lines = (width + LINE_NUMBERS - 1) // LINE_NUMBERS
-    for part in prange(parts):
-        low = part * lines // parts * LINE_NUMBERS
-        high = min((part + 1) * lines // parts * LINE_NUMBERS, width)
-        for t in range(len(places)):
-            every = array_at(likes[0], where, t, 0)
-            for r in range(len(every)):
-                every[r, low:high] = 0.0
-        for i in range(num):
-            own = grads[i, low:high]
-            for t in range(len(places)):
-                total = array_at(likes[0], where, t, 0)[places[t, i], low:high]
-                if t < factors.shape[1]:
-                    factor = factors[i, t]
-                    for d in range(len(own)):  # from 0: numba's loops over a range that may begin below are no vectors
-                        total[d] += factor * own[d]
-                else:
-                    for d in range(len(own)):
-                        total[d] += own[d]
+    low = part * lines // parts * LINE_NUMBERS
+    high = min((part + 1) * lines // parts * LINE_NUMBERS, width)
+    for t in range(terms):
+        every = array_at(kind, where, t, ROWS)
+        for r in range(len(every)):
+            every[r, low:high] = 0.0
+    for i in range(num):
+        own = grads[i, low:high]
+        for t in range(terms):
+            total = array_at(kind, where, t, ROWS)[places[t, i], low:high]
+            if t < factors.shape[1]:
+                factor = factors[i, t]
+                for d in range(len(own)):  # from 0: numba's loops over a range that may begin below are no vectors
+                    total[d] += factor * own[d]
+            else:
+                for d in range(len(own)):
+                    total[d] += own[d]

@@ -10,6 +10,12 @@ import pytest
 from graph_emb.core import progress
 
 
+@pytest.fixture(autouse=True)
+def no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in a notebook's process, whatever a test before imported."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that lines are due by, in a list of one number."""

@@ -92,6 +92,7 @@ def test_what_is_not_estimated_on_machines_is_refused(model: dict[str, str], hos
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 def test_two_machines_are_estimated_from_two_probes() -> None:
     config = config_from({"model": "deepwalk", "dataset": "digits", "train": {"threads": 1}})
     found = estimate_on(config, 3, LINK, seconds=0.2)
