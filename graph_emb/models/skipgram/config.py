@@ -147,8 +147,9 @@ class SkipGramConfig(SkipGramTraining):
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
             None: a 400th of its walks in the whole training, or as many as have a token for each node of the graph
             between them, whichever is more, at most 16,384 (in kvstore mode 262,144 tokens). More let the ranks wait
-            less and learn less from each other (``ExchangeSteps`` has numbers). In Hogwild, and in kvstore mode
-            whatever the rule, trainers exchange nothing then but wait for each other as often.
+            less and learn less from each other (``ExchangeSteps`` has numbers). In kvstore mode whatever the rule,
+            and in Hogwild, trainers exchange nothing then but wait for each other; in Hogwild by default a 50th of the
+            walks, at most 262,144 tokens.
         remote_negatives: There, in collective mode: how many of a block's ``shared_negatives`` are nodes of other
             ranks, whose rows travel; the rest are the rank's own, and all are weighted so that the expected step is
             that of one process (``NearNegativeSampler``). Few of them count much each: steps are bounded, and vary

@@ -32,6 +32,8 @@ from graph_emb.transport.local_sgd_rows import LocalSGDRows, OverlappedRows
 
 EXCHANGES = 400
 """Exchanges of a whole training by default, at most."""
+MEETINGS = 50
+"""How often trainers that share all rows wait for each other in a training by default, at most."""
 TOKENS_OF_A_NODE = 1.0
 """Tokens for each node of the graph that all ranks train between two exchanges by default, at least: so few changes of
 a row do no harm when they are added up late."""
@@ -43,11 +45,19 @@ LEAST_INTERVALS = 16
 """Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
 
 
-def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int, rate: float) -> int:
+def walks_together(
+    model: SkipGram, ranks: int, walk_length: int, total_walks: int, rate: float, *, shared: bool = False
+) -> int:
     """Walks between two exchanges, over all ranks that walk together.
 
     By default fewer where the first rate is higher than 0.025, in proportion: rows then go as far from each other.
+
+    Args:
+        shared: All rows are in reach of each rank, which has nothing to exchange: they only wait for each other.
     """
+    if shared:
+        usual = min(-(-total_walks // (ranks * MEETINGS)), MOST_TOKENS // walk_length)
+        return ranks * (model.config.exchange_walks or max(1, usual))
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (
         model.config.exchange_walks or usual_walks(model.num_nodes, ranks, walk_length, total_walks, rate, most)

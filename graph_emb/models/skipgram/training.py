@@ -210,8 +210,9 @@ def choose_steps(
     ranks = sampler.world_size
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
-    together = walks_together(model, ranks, sampler.walk_length, total_walks, decay.at(0))
-    if in_place and InPlaceSteps.fits(model):
+    shared = in_place and InPlaceSteps.fits(model)
+    together = walks_together(model, ranks, sampler.walk_length, total_walks, decay.at(0), shared=shared)
+    if shared:
         alone = InPlaceSteps(model, negatives, decay, pool, threads)
         return PacedSteps(alone, transport, together) if ranks > 1 else alone
     fits = in_place and ExchangeSteps.fits(model)

@@ -244,6 +244,22 @@ def test_the_interval_follows_the_graph_and_the_training(
     assert walks_together(model, 2, 20, total_walks, rate) == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "total_walks", "expected"),
+    [
+        ({}, 5_000, 100),  # a 50th of the training
+        ({}, 10**9, 2 * (1 << 18) // 20),
+        ({}, 10, 2),
+        ({"exchange_walks": 7}, 80_000, 14),
+    ],
+)
+def test_ranks_that_share_rows_wait_for_each_other_more_seldom(
+    options: dict[str, int], total_walks: int, expected: int
+) -> None:
+    config = SkipGramConfig(**options)
+    assert walks_together(SimpleNamespace(config=config), 2, 20, total_walks, 0.1, shared=True) == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.dist
 def test_ctrl_c_at_one_rank_ends_all_after_the_batch(ranks: Ranks) -> None:
     assert ranks.run(interrupted_on_a_rank, 2, 1) == [(True, 80, True)] * 2
