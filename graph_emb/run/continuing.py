@@ -25,6 +25,7 @@ from graph_emb.graph.original_ids import SameIds
 from graph_emb.graph.readers.tables import read_npy
 from graph_emb.models.skipgram.config import GoesOn, LineConfig, PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
+from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.run_folder import read_run
 from graph_emb.table.initializers import FromParts, fill_rows_
@@ -146,7 +147,8 @@ def start_of(
 ) -> GrownStart:
     """First rows on the graph as it is now, and where walks begin, by the module's rule.
 
-    New nodes begin with their neighbours' mean, see ``NeighbourMean``; where no old node is near, as usual.
+    New nodes begin with their neighbours' mean (``NeighbourMean``), led to where trained rows lie (``fitted_means``);
+    where no old node is near, as usual.
 
     Args:
         model: Of the new training; its width and number of tables, of LINE the orders, are the old ones.
@@ -170,7 +172,7 @@ def start_of(
     if not len(starts):
         raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
     tables = (old.token, _usual(model, seed, graph)), (old.context, None)
-    first = [None if rows is None else _first_rows(graph, is_new, place, rows, usual) for rows, usual in tables]
+    first = [None if rows is None else _first_rows(graph, is_new, place, rows, usual, seed) for rows, usual in tables]
     assert first[0] is not None
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
     return GrownStart(first[0], first[1], is_new, starts, report)
@@ -241,6 +243,7 @@ def _first_rows(
     place: NDArray[np.int64],
     rows: NDArray[np.float32],
     usual: Callable[[], torch.Tensor] | None,
+    seed: int,
 ) -> NDArray[np.float32]:
     """Old rows at their new places, and those of new nodes, (N, D)."""
     first = np.zeros((graph.num_nodes, rows.shape[1]), np.float32) if usual is None else usual().numpy()
@@ -249,5 +252,5 @@ def _first_rows(
     near = is_new[src] | is_new[graph.indices]
     means = NeighbourMean((src[near], graph.indices[near]))
     reached, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
-    first[reached] = values
+    first[reached] = fitted_means(graph, is_new, first, values, seed)
     return first

@@ -54,9 +54,9 @@ def continue_run(
 ) -> PipelineResult:
     """Go on with a run of walks on a graph that has grown; ``graph-emb train --from RUN --new-edges FILE`` in Python.
 
-    New nodes begin with their neighbours' mean. Walks begin, or edges are drawn, where the graph has changed alone, see
-    ``graph_emb.run.continuing``; all rows that they meet are trained, at the rule's own rate. After a run of composed
-    rows each node goes on with a row of its own.
+    New nodes begin with their neighbours' mean as old nodes lead it, see ``graph_emb.run.fitted_means``. Walks begin,
+    or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; all rows that they meet are
+    trained, at the rule's own rate. After a run of composed rows each node goes on with a row of its own.
 
     Args:
         run: Folder of a run of deepwalk, node2vec or line; it stays as it is.
@@ -115,14 +115,15 @@ def infer(
 ) -> Embeddings:
     """Rows of nodes that a run did not have, from their edges; ``graph-emb infer`` in Python.
 
-    A new node begins with its neighbours' mean. Then it is walked from, as often as the run did from each node, and
-    trained with the rows of all other nodes frozen.
+    A new node begins with its neighbours' mean, by the linear map that leads old nodes from theirs to their rows, see
+    ``graph_emb.run.fitted_means``. Then it is walked from, as often as the run did from each node, and trained with the
+    rows of all other nodes frozen.
 
     Args:
         run: Folder of a run of deepwalk or node2vec; it stays as it is.
         edges: Of the new nodes, by the ids of its graph: a file or graph that ``read_graph`` takes, or sources and
             destinations, (E,) each.
-        epochs: Over these walks; 0: the neighbours' mean alone.
+        epochs: Over these walks; 0: the first rows alone.
         seed: Of walks and negatives; None: the run's.
         num_threads: None: ``torch.get_num_threads()``.
         out: Folder for the rows, in ``formats``; None: they are returned alone.
