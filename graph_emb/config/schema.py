@@ -29,6 +29,7 @@ from graph_emb.models.skipgram.config import (
     LineConfig,
     Metapath2VecConfig,
     Node2VecConfig,
+    PlainWalkConfig,
     SkipGramTraining,
 )
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
@@ -135,9 +136,9 @@ class TrainSection(Settings):
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
     device: str = Field(default="cpu", min_length=1, description="of graph networks, such as cuda:0")
     memory: str | None = Field(
-        default=None, description="of a process for the entities and their state, such as 2GiB; null: all; rest: a file"
+        default=None, description="of a process for the rows and their state, such as 2GiB; null: all; rest: files"
     )
-    scratch: str | None = Field(default=None, description="folder of that file; null: the one for temporary files")
+    scratch: str | None = Field(default=None, description="folder of these files; null: the one for temporary files")
     policy: Literal["lru", "lfu", "lookahead"] = Field(default="lookahead", description="which rows leave memory")
 
     @field_validator("memory", mode="after")
@@ -159,13 +160,19 @@ class TrainSection(Settings):
             )
         return self
 
-    def placement(self, parts: int = 0) -> Any:
-        """Of the tables that are larger than memory, in as many parts for a schedule of buckets; 0: without one."""
+    def placement(self, parts: int = 0, tables: int = 1) -> Any:
+        """Of each table that is larger than memory.
+
+        Args:
+            parts: In as many for a schedule of buckets; 0: without one.
+            tables: They share the memory.
+        """
         if self.memory is None:
             return HOST
+        memory = memory_bytes(self.memory) // tables
         if parts:
-            return Buckets(self.scratch or gettempdir(), self.memory, self.policy, leftover="remove", parts=parts)
-        return File(self.scratch or gettempdir(), self.memory, self.policy, leftover="remove")
+            return Buckets(self.scratch or gettempdir(), memory, self.policy, leftover="remove", parts=parts)
+        return File(self.scratch or gettempdir(), memory, self.policy, leftover="remove")
 
 
 EARLIER_DEFAULTS = {"evaluate.scorer": "dot"}
@@ -361,14 +368,33 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _rows_may_lie_in_a_file(self) -> RunConfig:
-        if self.train.memory is not None and self.model.family != "kge":
+        if self.train.memory is None:
+            return self
+        said, model = f"train.memory = {self.train.memory!r}", self.model
+        if isinstance(model, PlainWalkConfig):
+            self._check_walks_from_files(said, model)
+        elif model.family != "kge":
             raise ValueError(
-                f"train.memory = {self.train.memory!r} is for models of triples, {self.model.name} needs its rows in "
-                "memory; leave it out"
+                f"{said} is for models of triples, deepwalk and node2vec; {model.name} needs its rows in memory; leave "
+                "it out"
             )
-        if self.train.memory is not None and self.parallel.mode == "kvstore":
+        if self.parallel.mode == "kvstore":
             raise ValueError("train.memory: trainers of mode=kvstore share rows in memory; set mode=collective")
         return self
+
+    def _check_walks_from_files(self, said: str, model: PlainWalkConfig) -> None:
+        """Raise a ValueError for what needs all rows in memory, or several processes."""
+        if self.parallel.mode != "local":
+            raise ValueError(f"{said}: one process trains walks from files; leave parallel.mode or train.memory out")
+        for path, given in (
+            ("model.table", model.composed),
+            ("model.multilevel", model.multilevel is not False),
+            ("model.from_run", model.from_run is not None),
+            ("model.warm_start", model.warm_start is not None),
+            ("output.context=concat", self.output.context == "concat"),
+        ):
+            if given:
+                raise ValueError(f"{said}: {path} needs all rows in memory; leave one of them out")
 
     @model_validator(mode="after")
     def _exchanges_have_an_effect(self) -> RunConfig:

@@ -48,25 +48,35 @@ STATE_SHARE = {
 """Optimizer state of each rule as a share of the tables."""
 
 
-def file_plan(num_rows: int, model: Any, placement: File) -> str:
-    """What a table in a file will take, in a line.
+def file_plan(
+    num_rows: int, model: Any, placement: File, *, copies: int = 1, tables: int = 1, of: str = "entities"
+) -> str:
+    """What tables in files will take, in a line.
 
+    Args:
+        num_rows: Rows of a table.
+        model: As in ``check_memory``.
+        placement: Of all tables together.
+        copies: Of all rows, which are gathered for validation and saving.
+        tables: How many.
+        of: Whose rows.
     Raises:
-        ConfigError: the disk has no room for it, and for the rows that are gathered for validation and saving.
+        ConfigError: the disk has no room for them, and for the copies.
     """
     row, state = model.number_bytes
-    table = int(num_rows * model.dim * (row + state * STATE_SHARE[model.rule]))
-    gathered = num_rows * model.dim * 4 * (2 if model.valid_every else 1)
+    table = int(tables * num_rows * model.dim * (row + state * STATE_SHARE[model.rule]))
+    gathered = num_rows * model.dim * 4 * copies
     placement.path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(placement.path).free
     if table + gathered > free:
         raise ConfigError(
-            f"train.memory: {placement.path} has {size_text(free)} free; rows and state of {num_rows} entities take "
+            f"train.memory: {placement.path} has {size_text(free)} free; rows and state of {num_rows} {of} take "
             f"{size_text(table)}, the rows that are gathered at the end {size_text(gathered)}; set train.scratch"
         )
     share = min(1.0, placement.memory_bytes / table)
     return (
-        f"plan: {num_rows:,} entities with their state, {size_text(table)}, in a file in {placement.path}; "
+        f"plan: {num_rows:,} {of} with their state, {size_text(table)}, in {'a file' if tables == 1 else 'files'} in "
+        f"{placement.path}; "
         f"{size_text(placement.memory_bytes)} of memory hold {share:.0%}; policy {placement.policy}; "
         f"at most {size_text(table + gathered)} of disk"
     )

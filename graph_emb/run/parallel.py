@@ -403,8 +403,8 @@ def own_arcs(
 
 def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:
     """``SkipGram.embeddings`` of rows that lie with many ranks, in partition order."""
-    token = all_rows(model.embedding, wanted)
-    if context == "none" or model.context is model.embedding:
+    token = all_rows(model.context if context == "only" else model.embedding, wanted)
+    if context in ("none", "only") or model.context is model.embedding:
         return token
     other = all_rows(model.context, wanted)
     if token is None or other is None:

@@ -63,7 +63,13 @@ def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarr
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"rule": "adam", "epochs": 1}, {"subsample": 0.01, "tables": 1}, {"model.multilevel": True}],
+    [
+        {},
+        {"rule": "adam", "epochs": 1},
+        {"subsample": 0.01, "tables": 1},
+        {"model.multilevel": True},
+        {"train.memory": "24KiB"},
+    ],
     ids=str,
 )
 def test_a_stopped_run_gives_the_rows_of_one_that_was_not(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.models.skipgram.kernels import number_rows
-from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.model import SkipGram, num_blocks
 from graph_emb.models.skipgram.rates import LOWEST
 from graph_emb.models.skipgram.steps import (
     MOST_CHANGE,
@@ -41,6 +41,8 @@ MOST_WALKS = 1 << 14
 """Walks of a rank between two exchanges, at most, by default where own rows are not copied."""
 MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
+COPIES = 0.125
+"""Memory of copies of rows that lie in files, in units of what is held of these."""
 LEAST_INTERVALS = 16
 """Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
 
@@ -51,6 +53,7 @@ def walks_together(
     """Walks between two exchanges, over all ranks that walk together.
 
     By default fewer where the first rate is higher than 0.025, in proportion: rows then go as far from each other.
+    Where rows lie in files, as many as have copies in ``COPIES`` of what memory holds of the tables.
 
     Args:
         shared: All rows are in reach of each rank, which has nothing to exchange: they only wait for each other.
@@ -58,6 +61,11 @@ def walks_together(
     if shared:
         usual = min(-(-total_walks // (ranks * MEETINGS)), MOST_TOKENS // walk_length)
         return ranks * (model.config.exchange_walks or max(1, usual))
+    if model.file is not None:
+        config = model.config
+        nodes = walk_length + num_blocks(walk_length, config) * config.shared_negatives
+        fitting = int(COPIES * model.file.memory_bytes) // (nodes * config.dim * 4)
+        return config.exchange_walks or max(1, fitting)
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (
         model.config.exchange_walks or usual_walks(model.num_nodes, ranks, walk_length, total_walks, rate, most)
@@ -137,6 +145,40 @@ class PushedCopies:
         self._optimizer.zero_grad()
 
 
+class CachedCopies:
+    """Copies of rows that lie in files, of which memory holds a part; they are written back as they were trained.
+
+    Args:
+        model: Tables in a file each, which this process alone trains.
+    """
+
+    def __init__(self, model: SkipGram) -> None:
+        self._model, self._transport = model, model.embedding.transport
+        self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
+        self._held: list[tuple[str, Tensor, Tensor]] = []
+
+    def announce(self, ids: Tensor, num_tokens: int) -> None:
+        """Let the rows of the next ``pull`` come meanwhile."""
+        for table, some in self._asked(ids, num_tokens):
+            self._transport.prefetch(table, some)
+
+    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
+        """See ``LockstepCopies.pull``."""
+        asked = self._asked(ids, num_tokens)
+        self._held = [(table, some, self._transport.pull(table, some)) for table, some in asked]
+        return [rows.numpy() for *_, rows in self._held]
+
+    def give_back(self) -> None:
+        """Write the rows."""
+        for table, ids, rows in self._held:
+            self._transport.write(table, ids, rows)
+        self._held = []
+
+    def _asked(self, ids: Tensor, num_tokens: int) -> list[tuple[str, Tensor]]:
+        names = [table.name for table in self._model.tables]
+        return list(zip(names, [ids[:num_tokens], ids][-len(names) :], strict=True))
+
+
 @dataclass(frozen=True)
 class Numbered:
     """Walks of an interval, and the rows that they need by number: own rows first, then copies.
@@ -156,6 +198,9 @@ class Numbered:
 
 class ExchangeSteps:
     """SGD as ``InPlaceSteps`` takes it, with an exchange every ``exchange_walks`` walks of each rank.
+
+    One process whose rows lie in files copies all that its walks need and writes them back: the rows of one thread have
+    the bits of ``InPlaceSteps``. Of several ranks:
 
     Before its walks a rank pulls the rows of other ranks that they need. It then trains on its own rows in place and
     on the copies as if all were here, and sends the owners by how much each copy has changed; an owner adds up what
@@ -198,11 +243,13 @@ class ExchangeSteps:
         self._negatives = near_negatives(model, negatives)
         self._kernel = Kernel(model.config, self._negatives)
         transport = model.embedding.transport
-        self._copies: LockstepCopies | PushedCopies | None = None
+        self._copies: LockstepCopies | PushedCopies | CachedCopies | None = None
         self._overlapped: OverlappedRows | None = None
         if model.config.overlap and isinstance(transport, CollectiveTransport):
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
             self._overlapped = OverlappedRows(transport, [table.name for table in model.tables])
+        elif model.file is not None:
+            self._copies = CachedCopies(model)
         else:
             self._copies = LockstepCopies(model) if transport.lockstep else PushedCopies(model, wait)
         self.size = size
@@ -213,9 +260,9 @@ class ExchangeSteps:
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
-        """Whether several processes share float32 rows on the CPU, each table cut in the same way."""
+        """Whether several processes share float32 rows on the CPU, each table cut in the same way, or one has files."""
         reaches = [table.transport.in_reach(table.name) for table in model.tables]
-        return model.embedding.transport.world_size > 1 and all(
+        return (model.embedding.transport.world_size > 1) is (model.file is None) and all(
             trainable_in_place(reach)
             and (reach.first_id, len(reach.weight)) == (reaches[0].first_id, len(reaches[0].weight))
             for reach in reaches
@@ -229,8 +276,10 @@ class ExchangeSteps:
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
+        if isinstance(self._copies, CachedCopies):
+            return summed(self._cached(self._copies, batch))
         if self._overlapped is None:
-            return summed(self._exchange(piece) for piece in batch.cut(self.size))
+            return summed(self._exchange(self._number(piece)) for piece in batch.cut(self.size))
         numbered = [self._number(piece) for piece in batch.cut(self.size)]
         tables = len(self._model.tables)
         self._overlapped.plan([[one.others[: one.num_tokens], one.others][-tables:] for one in numbered])
@@ -238,10 +287,20 @@ class ExchangeSteps:
         self._overlapped.finish()
         return summed(sums)
 
-    def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
+    def _cached(self, copies: CachedCopies, batch: WalkBatch) -> Iterator[tuple[float, float]]:
+        """Train each piece while the rows of the next one come."""
+        pieces = map(self._number, batch.cut(self.size))
+        current = next(pieces, None)
+        while current is not None:
+            following = next(pieces, None)
+            if following is not None:
+                copies.announce(following.others, following.num_tokens)
+            yield self._exchange(current)
+            current = following
+
+    def _exchange(self, numbered: Numbered) -> tuple[float, float]:
         """Pull, train, push; also without a walk, because other ranks may have some."""
         assert self._copies is not None
-        numbered = self._number(piece)
         begun = time.perf_counter()
         copies = self._copies.pull(numbered.others, numbered.num_tokens)
         pulled = time.perf_counter()
@@ -259,7 +318,8 @@ class ExchangeSteps:
         config = self._model.config
         block = (config.block, config.shared_negatives, reach.first_id, len(reach.weight))
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
-        self.used, self.own = self.used + used, self.own + own
+        if self._model.file is None:  # else nothing travels
+            self.used, self.own = self.used + used, self.own + own
         return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens)
 
     def _train(self, numbered: Numbered, copies: list[np.ndarray]) -> tuple[float, float]:

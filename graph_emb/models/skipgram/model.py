@@ -15,12 +15,16 @@ from torch.nn import functional
 
 from graph_emb.composed import expanded
 from graph_emb.core.errors import unknown_name
+from graph_emb.embedding import DistEmbedding
+from graph_emb.formats.embedding_files import all_rows
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
+from graph_emb.table.placement import HOST, File
+from graph_emb.table.tier.cache import CacheStats
 
-CONTEXT_USES = ("none", "add", "concat")
+CONTEXT_USES = ("none", "add", "concat", "only")
 
 
 class SkipGram:
@@ -47,6 +51,7 @@ class SkipGram:
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
         context_func: First values of the context rows, where there are two tables; None: zeros.
         levels: The part of each node at each level, (N, L) by original id, for ``config.table`` of position.
+        placement: Of each table, as in ``DistEmbedding``.
 
     Example:
         >>> from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
@@ -66,11 +71,12 @@ class SkipGram:
         init_func: Any = None,
         context_func: Any = None,
         levels: Any = None,
+        placement: Any = HOST,
     ) -> None:
         self.config = config or SkipGramConfig()
         first = usual_rows(self.config, seed) if init_func is None else init_func
         shape = num_nodes, self.config.dim, self.config
-        shared: Any = {"part_policy": part_policy, "levels": levels, "seed": seed}
+        shared: Any = {"part_policy": part_policy, "levels": levels, "seed": seed, "placement": placement}
         self.embedding: Table = node_table(*shape, name=name, init_func=first, **shared)
         self.context = self.embedding
         if self.config.tables == 2:
@@ -92,22 +98,40 @@ class SkipGram:
         """Learned parameters, all tables together."""
         return sum(table.num_embeddings * table.embedding_dim for table in expanded(self.tables))
 
+    @property
+    def file(self) -> File | None:
+        """Where each table lies, if in a file."""
+        placement = self.embedding.spec.placement if isinstance(self.embedding, DistEmbedding) else None
+        return placement if isinstance(placement, File) else None
+
+    def cache_stats(self) -> dict[str, CacheStats]:
+        """Of the rows in files, "token" and "context"; empty where they lie in memory."""
+        if self.file is None:
+            return {}
+        names = ("token", "context")
+        return {name: table.cache_stats() for name, table in zip(names, self.tables, strict=False)}  # type: ignore[union-attr]
+
     def embeddings(self, context: str = "none") -> Tensor:
-        """Copy the rows, one per node.
+        """Copy the rows, one per node; of tables in a file to another one there, which is mapped and has no name.
 
         Args:
             context: ``none`` gives the token rows, as word2vec exports; ``add`` their sum with the context rows;
-                ``concat`` both side by side. With one table both sides are the same rows.
+                ``concat`` both side by side, ``only`` the context rows. With one table both sides are the same rows.
         Returns:
             Shape (N, D), or (N, 2D) for ``concat``; float32.
         """
         if context not in CONTEXT_USES:
             raise unknown_name("use of the context rows", context, CONTEXT_USES)
-        rows = self.embedding.weight[:].float()
-        if context == "none":
+        rows = self._copy(self.context if context == "only" else self.embedding)
+        if context in ("none", "only"):
             return rows
-        others = self.context.weight[:].float()
-        return rows + others if context == "add" else torch.cat([rows, others], dim=1)
+        others = self._copy(self.context)
+        return rows.add_(others) if context == "add" else torch.cat([rows, others], dim=1)
+
+    def _copy(self, table: Table) -> Tensor:
+        rows = table.weight[:].float() if self.file is None else all_rows(table, True)
+        assert rows is not None
+        return rows
 
     def loss(self, blocks: WalkBlocks) -> Tensor:
         """The loss of blocks, summed over their pairs; backward leaves the gradients with the tables.

@@ -11,6 +11,7 @@
 
 "Paced" wraps the stepper in ``PacedSteps``; "own" is an optimizer that the caller made.
 (1) Where this machine holds all rows; else ``ExchangeSteps``, paced, which copies the rows of other machines.
+One process whose rows lie in files takes ``ExchangeSteps`` in the first line, several take the third one.
 The first two lines need float32 rows on the CPU, none of them frozen, on every trainer; otherwise the third one holds.
 
 Their steppers reach memory past the sparse optimizers: ``Transport.in_reach`` hands out the rows that this

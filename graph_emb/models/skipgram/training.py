@@ -47,6 +47,8 @@ from graph_emb.sampling.walks import WalkSampler
 __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]
 
 TOKENS_PER_BATCH = 1 << 18  # about 0.1 s of the fused kernel: the progress bar's grain and Ctrl-C's delay
+FILE_INTERVALS = 8
+"""Intervals of a batch where rows lie in files."""
 TOKENS_PER_ROUND = 1 << 20  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
 
 
@@ -313,6 +315,8 @@ def _batches(
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
         size = max(least, wanted // steps.size) * steps.size
+    elif isinstance(steps, ExchangeSteps):  # rows come from a disk: the log, and who presses Ctrl-C, should not wait
+        size = min(size, FILE_INTERVALS * steps.size)
     per_epoch = sampler.num_walks_per_epoch
     for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:

@@ -90,7 +90,7 @@ class KGEFamily(Family):
         if placement == HOST:
             check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
         else:
-            self._plan = file_plan(graph.num_entities, self.model, placement)
+            self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
         if self.model.buckets:
             self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan()]))
         return graph

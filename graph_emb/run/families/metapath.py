@@ -24,7 +24,8 @@ from graph_emb.run.evaluation import (
     refuse_set,
     with_features,
 )
-from graph_emb.run.families.plain import fit_skipgram, saved_width, training_metrics
+from graph_emb.run.families.plain import saved_width
+from graph_emb.run.families.walk_tables import fit_skipgram, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.levels import levels_of_table, with_levels

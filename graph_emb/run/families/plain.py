@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +17,6 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
-from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.network_files import KeptNetwork
@@ -28,10 +28,9 @@ from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.shared_rows import SharedRows
-from graph_emb.models.skipgram.config import EdgePolicy, LineConfig, PlainWalkConfig
+from graph_emb.models.skipgram.config import EdgePolicy, LineConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
-from graph_emb.models.skipgram.model import usual_rows
-from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
+from graph_emb.models.skipgram.training import Sampler
 from graph_emb.run import multilevel, own_parts, parallel
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, start_of
 from graph_emb.run.evaluation import (
@@ -42,10 +41,11 @@ from graph_emb.run.evaluation import (
     last_network,
     predictor_finding,
 )
+from graph_emb.run.families.walk_tables import computed_rows, first_rows, fit_skipgram, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.levels import levels_of_table, with_levels
-from graph_emb.run.machine import check_memory
+from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
@@ -58,6 +58,8 @@ class PlainFamily(Family):
 
     _own: own_parts.OwnArcs | None = None
     """The trainer's rows of the graph, where each of them reads its own parts of a partition."""
+    _plan: str = ""
+    """What tables in files will take, in a line."""
 
     def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by; without edges where trainers read their own parts."""
@@ -72,7 +74,11 @@ class PlainFamily(Family):
         self._take(with_levels(self.config, self._parts))
         count, model = dataset.graph.num_nodes, self.model
         kept = model.share_kept(count, self.model.dim) if isinstance(model, SharedRows) else 1.0
-        check_memory(count, self._num_tables(), model, kept=kept)
+        if config.train.memory is None:
+            check_memory(count, self._num_tables(), model, kept=kept)
+        else:
+            tables, copies = self._num_tables(), 2 if config.output.context == "add" or model.keep_context else 1
+            self._plan = file_plan(count, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
         return dataset
 
     @cached_property
@@ -177,6 +183,8 @@ class WalkFamily(PlainFamily):
         config, model, ranks = self.config, self.model, job.ranks
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
+        if self._plan and job.progress:
+            print(self._plan, file=sys.stderr)
         p, q = model.bias
         walks: dict[str, Any] = {"num_walks": model.num_walks, "walk_length": model.walk_length, "p": p, "q": q}
         walks["seed"] = config.seed
@@ -218,14 +226,16 @@ class WalkFamily(PlainFamily):
         tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed, levels)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
-        kept = self._keeps_context
-        use = "concat" if kept else config.output.context
-        rows, files = parallel.gathered_rows(ranks, tables, use, share), {}
+        files = {}
+        if self._keeps_context:
+            rows, other = (parallel.gathered_rows(ranks, tables, side, share) for side in ("none", "only"))
+            if rows is not None and other is not None:
+                files[CONTEXT] = other.numpy()
+                rows = rows.add_(other) if config.output.context == "add" else rows
+        else:
+            rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
-        if kept:
-            token, other = (rows[:, : model.dim].contiguous(), rows[:, model.dim :].contiguous())
-            rows, files[CONTEXT] = (token + other if config.output.context == "add" else token), other.numpy()
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
         metrics = {**training_metrics(result), **spent}
         found = {parallel.TABLE: Embeddings(rows.numpy(), ids)}
@@ -430,84 +440,3 @@ def kept_scores(network: KeptNetwork, weights: NDArray[np.floating]) -> Callable
 def saved_width(config: RunConfig) -> int:
     """Numbers of a saved row."""
     return config.model.dim * (2 if config.output.context == "concat" else 1)
-
-
-def fit_skipgram(
-    config: RunConfig,
-    sampler: Sampler,
-    job: TrainingJob,
-    policy: Any,
-    init_func: FromFile | FromParts | None = None,
-    context_func: FromParts | None = None,
-    computed: torch.Tensor | None = None,
-    levels: NDArray[Any] | None = None,
-) -> tuple[SkipGram, SkipGramResult]:
-    """Train tables of all nodes of a sampler's walks.
-
-    Args:
-        policy: Who owns which row; None: this process all of them.
-        init_func, context_func: First token and context rows; None: the model's own.
-        computed: First token rows of all nodes, (N, D), in this process, in place of both.
-        levels: The part of each node at each level, (N, L), of composed tables.
-    """
-    model: Any = config.model
-    tables = SkipGram(
-        sampler.num_nodes,
-        model,
-        seed=config.seed,
-        part_policy=policy,
-        name=None if job.checkpoints is None else parallel.TABLE,
-        init_func=init_func,
-        context_func=context_func,
-        levels=levels,
-    )
-    if computed is not None:
-        assert isinstance(tables.embedding, DistEmbedding)
-        tables.embedding.weight[torch.arange(len(computed))] = computed.to(tables.embedding.weight[:1].dtype)
-    result = train_skipgram(
-        sampler,
-        model=tables,
-        seed=config.seed,
-        num_threads=config.train.threads,
-        progress=job.progress,
-        log_interval=config.train.log_interval,
-        on_batch=lambda entry: job.log(entry.as_dict()),
-        checkpoints=job.checkpoints,
-    )
-    return tables, result
-
-
-def training_metrics(result: SkipGramResult) -> dict[str, Any]:
-    """The last line of the history, speed, parameters."""
-    last = result.history[-1] if result.history else None
-    seconds = last.seconds if last else 0.0
-    return {
-        **(last.as_dict() if last else {}),
-        "first_lr": result.first_lr,
-        "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
-        "parameters": result.model.num_parameters,
-    }
-
-
-def computed_rows(model: PlainWalkConfig, graph: Graph, seed: int) -> NDArray[np.float32]:
-    """First token rows (N, D) by the spectral model that ``model.warm_start`` names, with its defaults."""
-    from graph_emb.models.spectral.config import SPECTRAL_MODELS
-    from graph_emb.models.spectral.factorise import spectral_rows
-
-    name = str(model.warm_start)
-    return spectral_rows(graph, SPECTRAL_MODELS[name](name=name, dim=model.dim), seed)
-
-
-def first_rows(model: PlainWalkConfig, seed: int, node_ids: NDArray[Any] | None) -> FromFile | None:
-    """The initializer of the token table that ``model.warm_start`` asks for; None: the model's own.
-
-    Args:
-        model: Names the file; its usual rows take the places of ids that the file lacks, where that is allowed.
-        seed: Of the usual rows.
-        node_ids: The id of each node, shape (N,); None: 0 .. N-1.
-    """
-    if model.warm_start is None:
-        return None
-    if not model.warm_start_partial:
-        return FromFile(model.warm_start, node_ids)
-    return FromFile(model.warm_start, node_ids, missing=usual_rows(model, seed), unknown="ignore")

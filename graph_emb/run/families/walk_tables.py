@@ -1,0 +1,109 @@
+"""Tables of walks: first rows, training, and what is told of it."""
+
+# N nodes, D width, L levels.
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graph_emb.config import RunConfig
+from graph_emb.embedding import DistEmbedding
+from graph_emb.formats.warm_start import FromFile
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.model import usual_rows
+from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
+from graph_emb.run import parallel
+from graph_emb.run.family import TrainingJob
+from graph_emb.table.initializers import FromParts
+
+
+def fit_skipgram(
+    config: RunConfig,
+    sampler: Sampler,
+    job: TrainingJob,
+    policy: Any,
+    init_func: FromFile | FromParts | None = None,
+    context_func: FromParts | None = None,
+    computed: torch.Tensor | None = None,
+    levels: NDArray[Any] | None = None,
+) -> tuple[SkipGram, SkipGramResult]:
+    """Train tables of all nodes of a sampler's walks.
+
+    Args:
+        policy: Who owns which row; None: this process all of them.
+        init_func, context_func: First token and context rows; None: the model's own.
+        computed: First token rows of all nodes, (N, D), in this process, in place of both.
+        levels: The part of each node at each level, (N, L), of composed tables.
+    """
+    model: Any = config.model
+    tables = SkipGram(
+        sampler.num_nodes,
+        model,
+        seed=config.seed,
+        part_policy=policy,
+        name=None if job.checkpoints is None else parallel.TABLE,
+        init_func=init_func,
+        context_func=context_func,
+        levels=levels,
+        placement=config.train.placement(tables=model.tables),
+    )
+    if computed is not None:
+        assert isinstance(tables.embedding, DistEmbedding)
+        tables.embedding.weight[torch.arange(len(computed))] = computed.to(tables.embedding.weight[:1].dtype)
+    result = train_skipgram(
+        sampler,
+        model=tables,
+        seed=config.seed,
+        num_threads=config.train.threads,
+        progress=job.progress,
+        log_interval=config.train.log_interval,
+        on_batch=lambda entry: job.log(entry.as_dict()),
+        checkpoints=job.checkpoints,
+    )
+    return tables, result
+
+
+def training_metrics(result: SkipGramResult) -> dict[str, Any]:
+    """The last line of the history, speed, parameters, and what memory held of rows in files."""
+    last = result.history[-1] if result.history else None
+    seconds = last.seconds if last else 0.0
+    cache = {
+        name: {**asdict(own), "hit_share": round(own.hit_share, 6)} for name, own in result.model.cache_stats().items()
+    }
+    return {
+        **(last.as_dict() if last else {}),
+        "first_lr": result.first_lr,
+        "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
+        "parameters": result.model.num_parameters,
+        **({"cache": cache} if cache else {}),
+    }
+
+
+def computed_rows(model: PlainWalkConfig, graph: Graph, seed: int) -> NDArray[np.float32]:
+    """First token rows (N, D) by the spectral model that ``model.warm_start`` names, with its defaults."""
+    from graph_emb.models.spectral.config import SPECTRAL_MODELS
+    from graph_emb.models.spectral.factorise import spectral_rows
+
+    name = str(model.warm_start)
+    return spectral_rows(graph, SPECTRAL_MODELS[name](name=name, dim=model.dim), seed)
+
+
+def first_rows(model: PlainWalkConfig, seed: int, node_ids: NDArray[Any] | None) -> FromFile | None:
+    """The initializer of the token table that ``model.warm_start`` asks for; None: the model's own.
+
+    Args:
+        model: Names the file; its usual rows take the places of ids that the file lacks, where that is allowed.
+        seed: Of the usual rows.
+        node_ids: The id of each node, shape (N,); None: 0 .. N-1.
+    """
+    if model.warm_start is None:
+        return None
+    if not model.warm_start_partial:
+        return FromFile(model.warm_start, node_ids)
+    return FromFile(model.warm_start, node_ids, missing=usual_rows(model, seed), unknown="ignore")

@@ -1,0 +1,168 @@
+"""Walk models on tables in files of which memory holds a part: the bits of tables in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.config import config_from
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.steps import InPlaceSteps
+from graph_emb.models.skipgram.training import train_skipgram
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walks import WalkSampler
+from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, graph_of_groups
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
+MEMORY = 24_000
+"""Five of the 20 pages of a table of rows of 512 numbers, and the map of its pages."""
+
+
+def trained(placement: Any, rows: int = 2, seed: int = 0, **fields: Any) -> tuple[SkipGram, torch.Tensor]:
+    walks = WalkSampler(graph_of_groups(), num_walks=4, walk_length=12, seed=1)
+    config = SkipGramConfig(**{**SMALL, "dim": 512, "tables": rows, "epochs": 2, **fields})
+    model = SkipGram(NODES, config, seed=seed, placement=placement)
+    train_skipgram(walks, model=model, seed=seed, num_threads=1, progress=False)
+    return model, model.embeddings("concat")
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("policy", ["lookahead", "lru"])
+def test_rows_in_a_file_have_the_bits_of_rows_in_memory(tmp_path: Path, tables: int, policy: Any) -> None:
+    file = ge.File(tmp_path, memory=MEMORY, policy=policy)
+    model, found = trained(file, tables)
+    _, expected = trained("host", tables)
+    assert torch.equal(found, expected)
+    assert not torch.equal(expected, trained("host", tables, seed=1)[1])
+    for table in model.tables:
+        stats = table.cache_stats()
+        assert stats.hits > 0
+        assert stats.misses > 20  # rows came more than once
+        assert stats.prefetched > 0
+    assert torch.equal(model.embeddings("only"), found[:, 512:])
+    assert torch.equal(model.embeddings("add"), found[:, :512] + found[:, 512:])
+
+
+@pytest.mark.parametrize("fields", [{"rule": "adagrad", "lr": 0.1}, {"path": "optimizer"}], ids=str)
+def test_other_rules_and_paths_have_them_too(tmp_path: Path, fields: dict[str, Any]) -> None:
+    file = ge.File(tmp_path, memory=2 * MEMORY, policy="lookahead")
+    assert torch.equal(trained(file, **fields)[1], trained("host", **fields)[1])
+
+
+def test_copies_take_an_eighth_of_what_memory_holds(tmp_path: Path) -> None:
+    config = SkipGramConfig(**{**SMALL, "dim": 512})
+    blocks = -(-12 // config.block)
+    a_walk = (12 + blocks * config.shared_negatives) * 512 * 4
+    model = SkipGram(NODES, config, placement=ge.File(tmp_path, memory=8 * 5 * a_walk))
+    assert ExchangeSteps.fits(model)
+    assert not InPlaceSteps.fits(model)
+    assert walks_together(model, 1, 12, 1000, 0.025) == 5
+    least = SkipGram(NODES, config, placement=ge.File(tmp_path / "least", memory=10_000))
+    assert walks_together(least, 1, 12, 1000, 0.025) == 1
+    assert not ExchangeSteps.fits(SkipGram(NODES, config))
+
+
+def test_tables_share_the_memory_of_a_run() -> None:
+    section = config_from({"train": {"memory": "2MiB"}, "dataset": {"name": "x"}, "model": {"name": "deepwalk"}}).train
+    assert [section.placement(tables=tables).memory_bytes >> 20 for tables in (1, 2)] == [2, 1]
+
+
+def test_rows_that_must_not_change_do_not(tmp_path: Path) -> None:
+    walks = WalkSampler(graph_of_groups(), num_walks=40, walk_length=12, seed=1)
+    model = SkipGram(NODES, SkipGramConfig(**{**SMALL, "dim": 512}), placement=ge.File(tmp_path, memory=MEMORY))
+    assert isinstance(model.embedding, ge.DistEmbedding)
+    before = model.embeddings()
+    model.embedding.freeze([3, 5])
+    train_skipgram(walks, model=model, num_threads=1, progress=False)
+    moved = (model.embeddings() != before).any(dim=1)
+    assert (~moved).nonzero().flatten().tolist() == [3, 5, 19, 39]  # of which the last two are alone
+
+
+@pytest.fixture(scope="module")
+def edges(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("graph") / "edges.csv"
+    graph = graph_of_groups()
+    path.write_text("".join(f"{u},{v}\n" for u, v in graph.edges()), encoding="utf-8")
+    return path
+
+
+OPTIONS: dict[str, Any] = {"dim": 512, "num_walks": 4, "walk_length": 12, "evaluate": False, "report": "none"}
+
+
+@pytest.mark.parametrize("context", ["none", "add"])
+def test_one_setting_puts_the_rows_of_a_run_into_files(edges: Path, tmp_path: Path, context: str) -> None:
+    found, plain = {}, ge.pipeline("node2vec", edges, threads=1, **OPTIONS).embeddings
+    for name, train in {"memory": {}, "files": {"memory": str(2 * MEMORY), "scratch": str(tmp_path / "rows")}}.items():
+        run = ge.pipeline(
+            "node2vec",
+            edges,
+            out=tmp_path / name,
+            output={"context": context},
+            train={"threads": 1, **train},
+            **OPTIONS,
+        )
+        rows, ids = run.embeddings.weights, run.embeddings.node_ids  # type: ignore[union-attr]
+        found[name] = rows, ids, np.load(tmp_path / name / "context.npy")
+        cache = run.metrics["train"].get("cache", {})
+        assert sorted(cache) == (["context", "token"] if train else [])
+        assert run.metrics["train"]["local_share"] == 1.0
+    assert 0.0 < cache["token"]["hit_share"] < 1.0
+    assert all(np.array_equal(*both) for both in zip(*found.values(), strict=True))
+    rows, _, other = found["files"]
+    assert np.array_equal(rows, plain.weights + other if context == "add" else plain.weights)  # type: ignore[union-attr]
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("deepwalk", {"parallel": {"mode": "collective", "trainers": 2}}, "one process trains walks from files"),
+        ("deepwalk", {"output": {"context": "concat"}}, "output.context=concat needs all rows in memory"),
+        ("node2vec", {"multilevel": True}, "model.multilevel needs all rows in memory"),
+        ("deepwalk", {"warm_start": "rows.npy"}, "model.warm_start needs all rows in memory"),
+        ("deepwalk", {"table": "hash", "train": {"memory": "1MiB", "rule": "adagrad"}}, "model.table needs all rows"),
+        ("line", {}, "line needs its rows in memory"),
+    ],
+)
+def test_what_needs_all_rows_is_refused(model: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ge.ConfigError, match=said):
+        ge.pipeline(model, "nothing.csv", **{"train": {"memory": "1MiB"}, **options})
+
+
+BOOK = RangeBook([0, 25, 40])
+
+
+def trained_on_a_rank(folder: str) -> list[torch.Tensor]:
+    """Rows after a training of sgd in place on rows in memory, by the optimizer there and in a file."""
+    try:
+        transport: Any = ge.init(mode="collective")
+        part = PartGraph.of_graph(graph_of_groups(), transport.layout(BOOK, "walks"), transport.rank)
+        found = []
+        for path, placement in (("optimizer", "host"), ("auto", ge.File(f"{folder}/{transport.rank}", MEMORY))):
+            sampler = PartitionedWalkSampler(part, transport.group, **WALKS)
+            config = SkipGramConfig(**{**SMALL, "dim": 512, "path": path})
+            model = SkipGram(NODES, config, part_policy=BOOK, placement=placement)
+            train_skipgram(sampler, model=model, num_threads=1, progress=False)
+            found.append(model.embeddings())
+        return found
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_ranks_with_files_take_the_optimizers_path(ranks: Ranks, tmp_path: Path) -> None:
+    (first, one), (second, other) = ranks.run(trained_on_a_rank, 2, str(tmp_path))
+    assert torch.equal(first, one)
+    assert torch.equal(first, second)
+    assert torch.equal(first, other)
