@@ -22,6 +22,12 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() or os.environ.get(WATCHED) == "1"
 
 
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this process; a library may have imported its modules for another reason."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
 def bar(items: Any = None, *, shown: bool = True, **options: Any) -> tqdm:
     """A bar over items, or one that its ``update`` moves.
 
@@ -32,7 +38,7 @@ def bar(items: Any = None, *, shown: bool = True, **options: Any) -> tqdm:
     """
     if on_terminal():
         return tqdm(items, disable=not shown, mininterval=REFRESH_S, **options)
-    if "ipykernel" in sys.modules:
+    if in_notebook():
         with warnings.catch_warnings():  # tqdm 4.70 warns where there is no ipywidgets, and shows a bar of text
             warnings.simplefilter("ignore", TqdmWarning)
             from tqdm.auto import tqdm as of_notebook

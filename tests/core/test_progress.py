@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_what_takes_less_than_a_minute_prints_nothing(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
 
 
+def test_a_notebooks_modules_make_no_notebook(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that converts notebooks imports them; bars were then drawn into its file."""
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))  # type: ignore[arg-type]
+    assert not progress.in_notebook()
+    assert list(progress.bar(range(3), desc="short")) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_terminal_gets_a_bar_that_moves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(progress.WATCHED, "1")
     with progress.bar(total=2, desc="drawn") as moved:
@@ -78,9 +90,10 @@ def test_a_notebook_without_widgets_is_not_told_to_install_them() -> None:
 import sys, types
 sys.modules["ipywidgets"] = None
 sys.modules["ipykernel"] = sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel")
-sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: None)
+shell = types.SimpleNamespace(kernel=None, config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 from graph_emb.core import progress
-print(len(list(progress.bar(range(3), shown=False))))
+print(len(list(progress.bar(range(3), shown=False))), progress.in_notebook())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert (done.stdout, done.stderr) == ("3 True\n", "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ from graph_emb.graph.readers import read_graph
 
 
 @pytest.fixture(autouse=True)
-def no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a file: another test of this process may have imported a notebook's kernel."""
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+def in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher watches."""
     monkeypatch.delenv(progress.WATCHED, raising=False)
 
 
