@@ -20,6 +20,7 @@ from graph_emb.models.skipgram.config import DeepWalkConfig, SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.evaluation import SCORER_TITLES
 from graph_emb.run.families import plain as family
+from graph_emb.run.families import walk_tables
 from graph_emb.run.inputs import absolute_paths, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
 from graph_emb.run.pipeline import repeats
@@ -144,18 +145,18 @@ def test_the_result_holds_config_metrics_rows_and_findings(tmp_path: Path) -> No
 def test_one_seed_reaches_data_walks_rows_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: dict[str, int] = {}
 
-    def recorded(name: str, place: int | str) -> None:
-        original = getattr(family, name)
+    def recorded(name: str, place: int | str, module: Any = family) -> None:
+        original = getattr(module, name)
 
         def call(*args: Any, **options: Any) -> Any:
             seeds[name] = options[place] if isinstance(place, str) else args[place]
             return original(*args, **options)
 
-        monkeypatch.setattr(family, name, call)
+        monkeypatch.setattr(module, name, call)
 
     recorded("read_plain_dataset", 1)
     recorded("WalkSampler", "seed")
-    recorded("train_skipgram", "seed")
+    recorded("train_skipgram", "seed", walk_tables)
     recorded("evaluate", 3)
     ge.pipeline("deepwalk", "digits", seed=7, **{**TINY, "evaluate": {"ratios": [0.5], "shuffles": 1}})
     assert seeds == {"read_plain_dataset": 7, "WalkSampler": 7, "train_skipgram": 7, "evaluate": 7}
