@@ -18,15 +18,17 @@ from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LONGEST = [
-    "optim/test_rules", "run/launch/test_many_hosts", "run/test_own_parts", "partition/test_killed",
-    "partition/test_dist_graph", "faults/test_job_faults", "run/launch/test_train_on_hosts",
-    "examples/test_dgl_scripts", "run/test_parallel", "compat/test_fbgemm", "examples/test_jobs", "transport/test_job",
-    "models/test_settings", "transport/kvstore/test_laws", "partition/streaming/test_building", "run/test_row_options",
-    "transport/kvstore/test_dgl", "run/launch/test_restarts", "models/gnn/test_distributed",
-    "transport/kvstore/test_faults", "transport/test_every_option", "run/families/test_line",
-    "models/kge/test_training", "checkpoint/test_kills", "faults/test_small_machines", "test_state_dtype",
-    "transport/test_collective", "cli/test_recipe", "tuning/test_search", "run/test_resume",
-    "models/skipgram/test_blogcatalog", "docs/test_tutorials", "fuzz/test_fuzz",
+    "checkpoint/test_kills", "docs/test_tutorials", "models/kge/test_training", "optim/test_rules",
+    "docs/test_code_blocks", "run/test_own_parts", "partition/streaming/test_building", "run/test_row_options",
+    "run/launch/test_many_hosts", "faults/test_job_faults", "table/tier/test_shard", "compat/test_fbgemm",
+    "examples/test_dgl_scripts", "partition/test_killed", "test_wheel", "models/skipgram/test_blogcatalog",
+    "models/gnn/test_distributed", "transport/kvstore/test_dgl", "run/launch/test_train_on_hosts", "run/test_parallel",
+    "tuning/test_search", "fuzz/test_fuzz", "transport/test_job", "models/gnn/test_objectives", "run/test_resume",
+    "examples/test_scripts", "transport/kvstore/test_laws", "faults/test_small_machines", "models/gnn/test_own_network",
+    "transport/test_collective", "transport/test_every_option", "transport/kvstore/test_faults", "test_state_dtype",
+    "run/families/test_line", "examples/test_jobs", "test_lookup", "transport/test_frozen", "checkpoint/test_deltas",
+    "core/test_compiled", "partition/test_dist_graph", "cli/test_main", "graph/test_one_graph", "faults/test_io_faults",
+    "checkpoint/test_damage", "partition/test_trainers", "run/families/test_metapath", "test_dockerfile",
 ]  # fmt: skip
 """Files of 20 seconds or more in a fresh clone. Workers take whole files: one that begins last is waited for by all."""
 

@@ -66,6 +66,7 @@ def test_a_job_that_fails_or_hangs_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 def test_jobs_of_both_modes_work_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(doctor.failed_jobs(timeout=240)) == []
     assert capsys.readouterr().out == "works: two trainers, collective\nworks: a server, kvstore\n"

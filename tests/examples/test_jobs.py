@@ -15,7 +15,7 @@ from graph_emb.transport.guard import new_token
 from tests.examples.test_scripts import LINK, WALKS
 from tests.netns import network
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPT = str(CHECKOUT / "examples" / "ogb" / "ddi.py")

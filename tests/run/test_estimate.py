@@ -60,6 +60,7 @@ def test_each_order_of_line_has_its_own_pace() -> None:
     assert [extrapolated(points)[0] for points in stages] == [2.0, pytest.approx(5.0)]
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_probe_that_ends_before_the_second_order_is_followed_by_one_of_it(tmp_path: Path) -> None:
     edges = tmp_path / "ring.csv"
     edges.write_text("".join(f"{n},{(n + step) % 500}\n" for n in range(500) for step in (1, 2)))
@@ -111,6 +112,7 @@ def test_a_probe_that_compiled_is_run_again(
     assert len(places) == probes
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_what_a_run_would_refuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file"):
         ge.estimate("deepwalk", str(tmp_path / "none.csv"))
