@@ -99,7 +99,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("core/addresses.py", "number(count)), number(place)", "number(count)), number(0)"),
     ("core/addresses.py", "[builder.mul(width, item), item]", "[item, item]"),
     ("core/compiled.py", "following[low:high] = group(rows[low:high])", "following[low:high] = group(rows[low:])"),
-    ("transport/kvstore/client.py", "self._exchange.check()\n        self._send_placed()", "self._exchange.check()"),
+    ("transport/kvstore/client.py", "self._exchange.check()\n        self._send_waiting()", "self._exchange.check()"),
     ("core/addresses.py", "shape[0], shape[-1]", "shape[0], shape[0]"),
     ("optim/row_options.py", "max(ratio * np.sqrt(_square(row)), least)", "least"),
     ("optim/row_options.py", "row[d] *= factor\n    _keep", "row[d] /= factor\n    _keep"),

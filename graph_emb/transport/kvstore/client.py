@@ -104,7 +104,7 @@ class KVStoreTransport(GrowingClient):
         self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._push_buffer: PushBuffer | None = None
-        self._placed: dict[int, list[tuple[Any, ...]]] = {}
+        self._waiting: dict[int, tuple[list[tuple[Any, ...]], list[Tensor]]] = {}
 
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
@@ -272,7 +272,7 @@ class KVStoreTransport(GrowingClient):
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
 
-        Those of all tables go to a server of this machine in one message, which it applies by one pass.
+        Those of all tables go to a server in one message, which it applies by one pass.
         The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
         Where the servers' answers are awaited here, what failed is raised when all tables are sent.
         """
@@ -282,7 +282,7 @@ class KVStoreTransport(GrowingClient):
                 if push.touched:
                     self._push(self._tables[push.table], push)
         finally:
-            self._send_placed()
+            self._send_waiting()
         if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
             self._drain()
         self._raise_failure()
@@ -303,22 +303,24 @@ class KVStoreTransport(GrowingClient):
                 table.apply(push.rule, ids, grads, packed.how)
                 continue
             arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks, step))
+            told, tensors = self._waiting.setdefault(server, ([], []))
             if server in self._servers:
-                self._placed.setdefault(server, []).append((*arguments, self._push_buffer.last, start, end))
+                told.append((*arguments, (self._push_buffer.last, start, end)))
             else:
                 grads = grads.to(narrower(grads.dtype, self.wire_dtype))
-                self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
+                told.append((*arguments, None))
+                tensors += ids, grads
                 self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
             self._unflushed.add(server)
         table.pending += 1
         self.counts[push.table].steps += 1
         advance(push.rule, table.shard)
 
-    def _send_placed(self) -> None:
-        """Tell the servers of this machine which gradients lie in the push buffer for them."""
-        placed, self._placed = self._placed, {}
-        for server, pushes in placed.items():
-            self._exchange.tell(server, "push_placed", pushes)
+    def _send_waiting(self) -> None:
+        """Tell servers of gradients: those of this machine where they lie in the push buffer, others get them."""
+        waiting, self._waiting = self._waiting, {}
+        for server, (told, tensors) in waiting.items():
+            self._exchange.tell(server, "push", told, tensors=tensors)
 
     def _lend(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Memory of the push buffer, which is emptied or enlarged where it is full (``PushMemory``)."""
@@ -436,7 +438,7 @@ class KVStoreTransport(GrowingClient):
     def _drain(self) -> None:
         """Wait until everything that this trainer pushed is applied, or failed."""
         self._exchange.check()
-        self._send_placed()
+        self._send_waiting()
         self._collect_garbage()
         self._failures += self._exchange.flush(sorted(self._unflushed))
         self._unflushed.clear()

@@ -170,19 +170,24 @@ class Tables(GrowingCalls):
             else:
                 del self._tables[key]
 
-    def push(self, sender: int, key: Key, terms: Terms, ids: Tensor, grads: Tensor) -> None:
-        """Apply gradients of rows that this server owns, by the rule or by the user's handler."""
-        with ExitStack() as steps:
-            apply_updates(self._updates(key, terms, ids, grads, steps))
+    def push(
+        self, sender: int, pushes: Sequence[tuple[Key, Terms, tuple[Place, int, int] | None]], *tensors: Tensor
+    ) -> None:
+        """Apply gradients of rows that this server owns, by the rules or users' handlers; those of rules by one pass.
 
-    def push_placed(self, sender: int, pushes: Sequence[tuple[Key, Terms, Place, int, int]]) -> None:
-        """``push`` of tables, each of rows [start, end) at a place in the sender's push buffer, by one pass."""
-        updates: list[Update] = []
+        Args:
+            pushes: Of distinct tables, each with where its ids and gradients lie: rows [start, end) at a place in the
+                sender's push buffer; None: they are the next two tensors.
+        """
+        came, updates = iter(tensors), []
         with ExitStack() as steps:
             try:
-                for key, terms, place, start, end in pushes:
-                    ids, grads = at(self._push_buffers[sender], place)
-                    updates += self._updates(key, terms, ids[start:end], grads[start:end], steps)
+                for key, terms, placed in pushes:
+                    if placed is None:
+                        ids, grads = next(came), next(came)
+                    else:
+                        ids, grads = (one[slice(*placed[1:])] for one in at(self._push_buffers[sender], placed[0]))
+                    updates += self._updates(key, terms, ids, grads, steps)
             finally:  # an error is that of one table
                 apply_updates(updates)
 
@@ -313,7 +318,7 @@ ANSWERED = {
     *("flush", "barrier"),
     *GROWING_CALLS,
 }
-UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}
+UNANSWERED = {"mapped", "release", "push", "push_data"}
 """The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 
