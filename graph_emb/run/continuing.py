@@ -171,8 +171,12 @@ def start_of(
     starts = np.flatnonzero(_around(graph, seeds, model.reach))
     if not len(starts):
         raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
+    src = graph.sources()
+    near = is_new[src] | is_new[graph.indices]
+    means = NeighbourMean((src[near], graph.indices[near]))
     tables = (old.token, _usual(model, seed, graph)), (old.context, None)
-    first = [None if rows is None else _first_rows(graph, is_new, place, rows, usual, seed) for rows, usual in tables]
+    given = graph, means, is_new, place, seed
+    first = [None if rows is None else _first_rows(*given, rows, usual) for rows, usual in tables]
     assert first[0] is not None
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
     return GrownStart(first[0], first[1], is_new, starts, report)
@@ -239,18 +243,16 @@ def _usual(model: PlainWalkConfig | LineConfig, seed: int, graph: Graph) -> Call
 
 def _first_rows(
     graph: Graph,
+    means: NeighbourMean,
     is_new: NDArray[np.bool_],
     place: NDArray[np.int64],
+    seed: int,
     rows: NDArray[np.float32],
     usual: Callable[[], torch.Tensor] | None,
-    seed: int,
 ) -> NDArray[np.float32]:
     """Old rows at their new places, and those of new nodes, (N, D)."""
     first = np.zeros((graph.num_nodes, rows.shape[1]), np.float32) if usual is None else usual().numpy()
     first[place[place >= 0]] = rows[place >= 0]
-    src = graph.sources()
-    near = is_new[src] | is_new[graph.indices]
-    means = NeighbourMean((src[near], graph.indices[near]))
     reached, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
     first[reached] = fitted_means(graph, is_new, first, values, seed)
     return first

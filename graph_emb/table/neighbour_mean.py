@@ -52,8 +52,12 @@ class NeighbourMean:
             src, dst = (np.asarray(side) for side in graph)
         if src.ndim != 1 or src.shape != dst.shape or (len(src) and {src.dtype.kind, dst.dtype.kind} - {"i", "u"}):
             raise ShapeError(f"NeighbourMean: edges of shape {src.shape}, {dst.shape} must be integers, (E,) each")
-        ends = np.stack([np.concatenate([src, dst]), np.concatenate([dst, src])], 1).astype(np.int64)
-        self._ends = np.unique(ends, axis=0)  # by node, then by neighbour
+        node, other = np.concatenate([src, dst]).astype(np.int64), np.concatenate([dst, src]).astype(np.int64)
+        order = np.lexsort((other, node))  # by node, then by neighbour
+        node, other = node[order], other[order]
+        repeated = np.zeros(len(node), bool)
+        repeated[1:] = (node[1:] == node[:-1]) & (other[1:] == other[:-1])
+        self._ends = np.stack([node[~repeated], other[~repeated]], axis=1)
 
     def values(self, new: np.ndarray, known: np.ndarray, rows_of: RowsOf) -> tuple[np.ndarray, np.ndarray]:
         """The ids of ``new`` that a row reaches, ascending, and what they begin with, (N, D) float64.
