@@ -13,7 +13,10 @@ from torch import Tensor
 from graph_emb.core.errors import ModeError
 from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.table.bags import BagGradients
+from graph_emb.table.row_sums import TableGradients
 from graph_emb.table.spec import TableSpec, accumulation_dtype
+
+Gradients = Tensor | BagGradients | TableGradients
 
 
 class Trace:
@@ -23,36 +26,57 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Tensor, Tensor | BagGradients, int]] = []
+        self.entries: list[tuple[Tensor | None, Gradients, int]] = []
         self.touched = False
 
     def add(self, ids: Tensor, grads: Tensor | BagGradients) -> None:
         """Keep the gradients of ids, (B, D), or of the bags that they are in."""
+        self._add(ids, grads)
+
+    def add_shared(self, grads: TableGradients) -> None:
+        """Keep the gradients of sums of shared rows, which know their ids."""
+        self._add(None, grads)
+
+    def _add(self, ids: Tensor | None, grads: Gradients) -> None:
         self.touched = True
         self.entries.append((ids, grads, _received(grads)._version))
 
-    def checked(self, table: str) -> list[tuple[Tensor, Tensor | BagGradients]]:
-        """The ids and gradients of each backward; a ModeError where one was written in place since."""
+    def scale(self, table: str, factor: float) -> None:
+        """Multiply what came back by a factor."""
+        self._check(table)
+        entries, self.entries = self.entries, []
+        for ids, grads, _ in entries:
+            self._add(ids, grads * factor)
+
+    def _check(self, table: str) -> None:
         for _, grads, version in self.entries:
             if (came := _received(grads))._version != version:
                 raise ModeError(
                     f"table {table!r}: a gradient of shape {tuple(came.shape)} was changed in place after "
                     "backward(); keep it until step(), or pass a copy to backward()"
                 )
-        return [(ids, grads) for ids, grads, _ in self.entries]
+
+    def checked(self, table: str) -> list[tuple[Tensor, Tensor | BagGradients]]:
+        """The ids and gradients of each backward; a ModeError where one was written in place since."""
+        self._check(table)
+        return [_with_ids(ids, grads) for ids, grads, _ in self.entries]
 
     def joined(self, table: str, dim: int, bags: Literal["kept", "merged", "spread"]) -> tuple[Tensor, Any]:
         """As ``DistEmbedding.joined_pending``, of a table of this width."""
-        entries = self.checked(table)
-        if not entries:
+        self._check(table)
+        if not self.entries:
             return torch.empty(0, dtype=torch.int64), torch.empty(0, dim)
-        if bags == "kept" and len(entries) == 1 and getattr(entries[0][1], "merged", None) is None:
-            return entries[0]
         rows: list[tuple[Tensor, Tensor]] = []
-        for ids, grads in entries:
+        for ids, given, _ in self.entries:
+            if isinstance(given, TableGradients) and bags != "spread" and (merged := given.merged()) is not None:
+                rows.append(merged)
+                continue
+            of, grads = _with_ids(ids, given)
+            if bags == "kept" and len(self.entries) == 1:
+                return of, grads
             if isinstance(grads, BagGradients):
-                ids, grads = (ids, grads.rows()) if bags == "spread" else merged_bags(ids, grads)
-            rows.append((ids, grads))
+                of, grads = (of, grads.rows()) if bags == "spread" else merged_bags(of, grads)
+            rows.append((of, grads))
         if len(rows) == 1:
             return rows[0]
         device = rows[0][1].device
@@ -60,9 +84,17 @@ class Trace:
         return joined, torch.cat([grads.to(device) for _, grads in rows])
 
 
-def _received(grads: Tensor | BagGradients) -> Tensor:
+def _received(grads: Gradients) -> Tensor:
     """The tensor that backward handed in."""
     return grads if isinstance(grads, Tensor) else grads.grads
+
+
+def _with_ids(ids: Tensor | None, grads: Gradients) -> tuple[Tensor, Tensor | BagGradients]:
+    """Gradients with their ids; those of sums as bags."""
+    if isinstance(grads, TableGradients):
+        return grads.spread()
+    assert ids is not None
+    return ids, grads
 
 
 class PendingGradients:
@@ -118,10 +150,7 @@ class PendingGradients:
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients that came back since the last step, to clip them for instance."""
-        entries = self._live_trace.checked(self._name)
-        self._live_trace.entries.clear()
-        for ids, grads in entries:
-            self._live_trace.add(ids, grads * factor)
+        self._live_trace.scale(self._name, factor)
 
     @property
     def touched(self) -> bool:

@@ -227,8 +227,6 @@ def merged_bags(ids: Tensor, grads: BagGradients) -> tuple[Tensor, Tensor]:
 
     Float64 tables keep one an id, (B, D), because only ``merge`` sums those exactly.
     """
-    if grads.merged is not None:
-        return grads.merged()
     if grads.device.type != "cpu" or accumulation_dtype(grads.grads.dtype) is not torch.float32:
         return ids, grads.rows()
     distinct, first, following = group(ids.numpy()) if grads.groups is None else grads.groups

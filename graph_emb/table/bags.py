@@ -5,7 +5,6 @@ Legend: B ids, G bags, R rows in reach, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -128,14 +127,12 @@ class BagGradients:
         source: The bag of each id, (B,), int64.
         factor: Of each id, (B,); None: 1.
         groups: The occurrences of each id, where they are known; an update need not look for them again.
-        merged: Gives each distinct id with the sum of its gradients, where another way to them is the shorter one.
     """
 
     grads: Tensor
     source: Tensor
     factor: Tensor | None
     groups: Groups | None = None
-    merged: Callable[[], tuple[Tensor, Tensor]] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -150,21 +147,10 @@ class BagGradients:
         return BagGradients(self.grads, self.source[chosen], None if self.factor is None else self.factor[chosen])
 
     def __mul__(self, number: float) -> BagGradients:
-        return replace(self, grads=self.grads * number, merged=self._merged_times(number))
+        return replace(self, grads=self.grads * number)
 
     def __neg__(self) -> BagGradients:
-        return replace(self, grads=-self.grads, merged=self._merged_times(-1.0))
-
-    def _merged_times(self, number: float) -> Callable[[], tuple[Tensor, Tensor]] | None:
-        """``merged`` of these gradients times a number."""
-        if (merged := self.merged) is None:
-            return None
-
-        def scaled() -> tuple[Tensor, Tensor]:
-            ids, sums = merged()
-            return ids, sums * number
-
-        return scaled
+        return replace(self, grads=-self.grads)
 
     def rows(self) -> Tensor:
         """The gradient of each id, (B, D), in the accumulation dtype."""

@@ -6,7 +6,7 @@ Legend: B sums, T terms of each, K tables, R distinct rows of one, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -142,27 +142,33 @@ class SharedGradients:
     """Gradients of sums, (B, D), for the tables of their terms: merged for all tables in one pass, when first asked."""
 
     def __init__(self, shared: RowTerms, grads: Tensor, factors: Tensor | None) -> None:
-        self._shared, self._grads, self._factors = shared, grads, factors
+        self._shared, self.grads, self._factors = shared, grads, factors
 
-    def of(self, table: int) -> tuple[Tensor, BagGradients]:
+    def of(self, table: int) -> TableGradients:
+        """Those of a table of ``RowTerms.wanted``."""
+        return TableGradients(self, table)
+
+    def spread(self, table: int) -> tuple[Tensor, BagGradients]:
         """The rows of a table's terms in the order of the sums, (B * t,), and their gradients."""
-        shared, grads = self._shared, self._grads
+        shared, num = self._shared, self._shared.places.shape[1]
         factor = None if self._factors is None or table > 0 else self._factors.flatten()
-        rows, num = shared.asked(table), shared.places.shape[1]
+        rows = shared.asked(table)
         source = torch.from_numpy(np.arange(num).repeat(len(rows) // max(1, num)))
-        narrow = accumulation_dtype(grads.dtype) is torch.float32  # of float64 only ``merge`` sums exactly
-        merged = (lambda: (torch.from_numpy(shared.wanted[table]), self._merged[table])) if narrow else None
-        return torch.from_numpy(rows), BagGradients(grads, source, factor, merged=merged)
+        return torch.from_numpy(rows), BagGradients(self.grads, source, factor)
+
+    def merged(self, table: int) -> tuple[Tensor, Tensor]:
+        """The rows of a table, (R,), and the sums of their gradients, (R, D), float32."""
+        return torch.from_numpy(self._shared.wanted[table]), self._merged[table]
 
     @cached_property
     def _merged(self) -> list[Tensor]:
-        return self._shared.merged(self._grads.detach().to("cpu", torch.float32).contiguous(), self._factors)
+        return self._shared.merged(self.grads.detach().to("cpu", torch.float32).contiguous(), self._factors)
 
     def of_factors(self, rows: Tensor) -> Tensor:
         """The gradients of the factors, (B, f), in the accumulation dtype, from the rows of their table, (R, D)."""
         assert self._factors is not None
         places, dtype = self._shared.places, self._factors.dtype
-        grads, rows = self._grads.detach().to(rows.device, dtype).contiguous(), rows.to(dtype).contiguous()
+        grads, rows = self.grads.detach().to(rows.device, dtype).contiguous(), rows.to(dtype).contiguous()
         if rows.device.type != "cpu":
             chosen = torch.from_numpy(places[: self._factors.shape[1]]).to(rows.device)
             return torch.stack([(rows.index_select(0, one) * grads).sum(dim=1) for one in chosen], dim=1)
@@ -170,6 +176,41 @@ class SharedGradients:
         with threads_for(len(grads)) as parts:
             _factor_gradients(rows.numpy(), places, grads.numpy(), parts, found.numpy())
         return found
+
+
+@dataclass(frozen=True)
+class TableGradients:
+    """The gradients of one table from those of sums: merged, or as bags, whichever is asked for.
+
+    Attributes:
+        all: Those of the sums.
+        table: Of ``RowTerms.wanted``.
+        scale: What all are multiplied by.
+    """
+
+    all: SharedGradients
+    table: int
+    scale: float = 1.0
+
+    @property
+    def grads(self) -> Tensor:
+        """Of the sums, as backward handed them in, (B, D)."""
+        return self.all.grads
+
+    def __mul__(self, number: float) -> TableGradients:
+        return replace(self, scale=self.scale * number)
+
+    def spread(self) -> tuple[Tensor, BagGradients]:
+        """The ids of the terms, repeats kept, (B * t,), and their gradients."""
+        ids, grads = self.all.spread(self.table)
+        return ids, grads if self.scale == 1.0 else grads * self.scale
+
+    def merged(self) -> tuple[Tensor, Tensor] | None:
+        """Distinct ids, (R,), and the sums of their gradients, (R, D), float32; None of float64: see ``merge``."""
+        if accumulation_dtype(self.grads.dtype) is not torch.float32:
+            return None
+        ids, sums = self.all.merged(self.table)
+        return ids, sums if self.scale == 1.0 else sums * self.scale
 
 
 class CaptureSums(torch.autograd.Function):
@@ -194,7 +235,7 @@ class CaptureSums(torch.autograd.Function):
         shared, factors, of_weights = ctx.shared, ctx.factors, None
         gradients = SharedGradients(shared, grad, factors)
         for table, trace in enumerate(ctx.traces):
-            trace.add(*gradients.of(table))
+            trace.add_shared(gradients.of(table))
         if ctx.like is not None:
             of_weights = gradients.of_factors(ctx.rows).to(ctx.like)
         return None, of_weights, None, None, None, None, None
