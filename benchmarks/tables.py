@@ -6,7 +6,8 @@
 Every kind of table gets the same settings and the same few rates. A kind's rate is chosen on the first seed, by the
 validation part of the score where the data set has one; else by the score itself, and that seed is then not counted,
 unless it is the only one. The other seeds train with that rate. Lines that ``--json`` has already are not run again,
-so a command that was cut off goes on, and the summary is of all of them.
+so a command that was cut off goes on, and the summary is of all of them. Of networks that are validated while they
+train it also has the seconds of training until a kind's validation reached the best of the first kind's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Runs:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.lines = args, []
+        self.best: dict[str, float] = {}
         if args.json is not None and args.json.exists():
             self.lines = [json.loads(line) for line in args.json.read_text().splitlines()]
         self.common = {"model": args.model, "dataset": args.dataset, "settings": sorted(args.set)}
@@ -38,8 +40,10 @@ class Runs:
     def line(self, kind: str, rate: float | None, seed: int) -> Line:
         """Of a run, trained unless the file has it."""
         wanted = {**self.common, "kind": kind, "rate": rate, "seed": seed}
+        wanted["levels"] = self.args.levels if kind.startswith("position") else None
+        wanted["buckets"] = self.args.buckets if kind.endswith("hash") else None
         for found in self.lines:
-            if all(found[name] == value for name, value in wanted.items()):
+            if all(found.get(name) == value for name, value in wanted.items()):
                 return found
         field = "model.inputs" if self.args.model in ("rgcn", "sage") else "model.table"
         fields = {**dict(text.split("=", 1) for text in self.args.set), field: kind}
@@ -47,6 +51,8 @@ class Runs:
             fields[field] = "table"
         if kind.startswith("position") and self.args.levels:
             fields["model.levels"] = self.args.levels
+        if kind.endswith("hash") and self.args.buckets:
+            fields["model.num_buckets"] = self.args.buckets
         overrides = {name: parse_yaml(value) for name, value in fields.items()}
         if rate is not None:
             overrides["train.lr"] = rate
@@ -56,16 +62,29 @@ class Runs:
         scores = scores_of(own.metrics["evaluation"])
         test = next(name for name in scores if self.args.score in name and not name.startswith("valid"))
         valid = scores.get(test.replace("test", "valid", 1)) if "test" in test else None
-        made = {
+        made: Line = {
             "parameters": own.metrics["train"]["parameters"], "seconds": own.metrics["seconds"]["train"],
             "score": test, "valid": valid, "test": scores[test],
         }  # fmt: skip
+        network = own.metrics["evaluation"].get("graph_network")
+        if network is not None and valid is not None:  # a network is judged while it trains
+            (run,) = network["runs"]
+            made["curve"] = [next(iter(told["valid"].values())) for told in run["history"]]
+            made["epochs"] = [told["epoch"] for told in run["history"]]
+            made["epoch_seconds"] = run["seconds_per_epoch"]
         self.lines.append({**wanted, **made})
         if self.args.json is not None:
             with self.args.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(self.lines[-1]) + "\n")
         print(", ".join(f"{name} {value}" for name, value in self.lines[-1].items()), flush=True)
         return self.lines[-1]
+
+    def until(self, line: Line, wanted: float) -> float:
+        """Seconds of training until a line's validation reached a score; NaN where it did not, or was not told."""
+        found = [
+            epoch for epoch, valid in zip(line.get("epochs", []), line.get("curve", []), strict=True) if valid >= wanted
+        ]
+        return found[0] * line["epoch_seconds"] if found else float("nan")
 
     def row(self, kind: str) -> dict[str, Any]:
         """A kind's mean with the spread over seeds, at the rate of the first seed's best."""
@@ -76,10 +95,13 @@ class Runs:
         if not own or len(tried) == 1 or best["valid"] is not None:
             own.insert(0, best)
         scores = [line["test"] for line in own]
+        valid = [line["valid"] for line in own if line["valid"] is not None]
+        self.best.setdefault("valid", float(np.mean(valid)) if valid else float("nan"))  # of the first kind
         return {
             "kind": kind, "rate": best["rate"], "learnt numbers": best["parameters"], best["score"]: np.mean(scores),
             "std": np.std(scores, ddof=1) if len(scores) > 1 else float("nan"), "seeds": len(scores),
             "s": np.mean([line["seconds"] for line in own]),
+            f"s to {self.args.kinds[0]}'s best": np.mean([self.until(line, self.best["valid"]) for line in own]),
         }  # fmt: skip
 
 
@@ -91,6 +113,7 @@ def main() -> None:
     parser.add_argument("--score", required=True, help="the first score whose name has this in it, of no validation")
     parser.add_argument("--kinds", nargs="+", default=["full", "position", "position-hash", "hash"])
     parser.add_argument("--levels", help="of position kinds, such as [8,64,512]")
+    parser.add_argument("--buckets", help="of hash kinds")
     parser.add_argument("--rates", nargs="+", type=float, default=[None], help="default: the model's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings of every kind")
