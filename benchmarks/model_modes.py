@@ -8,8 +8,8 @@ Every run is the command ``graph-emb train`` as a user types it, with the option
 BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk models on ogbl-ddi by Hits@20, the
 data set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
 otherwise) and by a logistic regression on the products of two rows; GraphSAGE there by Hits@100; knowledge graphs by
-the filtered MRR; AIFB by accuracy; dbis by the clusters of its venues; all but these on the test part. With
-``--hogwild`` ranks and trainers of walk models change the same rows in place; else they exchange rows. With ``--parts``
+the filtered MRR; AIFB by accuracy; dbis by the clusters of its venues; all but these on the test part. Ranks
+and trainers of walk models change the same rows in place, with ``--exchange`` they exchange rows. With ``--parts``
 there are as many trainers as parts, which follow a partition by ``--method``, in collective mode. Mean and
 unbiased standard deviation are over the seeds; a mode is as good as one process where its mean is at most one
 standard deviation (that of one process) below.
@@ -101,7 +101,7 @@ DATASETS: dict[str, dict[str, tuple[list[str], Callable[[Path, str], Figures]]]]
 }
 """Options and figures, in percent, of each model on each data set."""
 IN_PLACE = ("deepwalk", "node2vec", "line", "metapath2vec")
-"""Models that know Hogwild."""
+"""Models whose trainers may exchange rows or share them."""
 
 
 def run(words: list[str]) -> None:
@@ -152,7 +152,7 @@ def main() -> None:
     models = sorted({model for models in DATASETS.values() for model in models})
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this - 1, at least 2")
-    parser.add_argument("--hogwild", action="store_true", help="several processes train the same rows in place")
+    parser.add_argument("--exchange", action="store_true", help="several processes exchange rows of walk models")
     parser.add_argument("--exchange-walks", type=int, help="walks of a process between two exchanges")
     parser.add_argument("--parts", type=int, nargs="+", help="trainers that follow the parts of as large a partition")
     parser.add_argument("--method", default="multilevel", help="of that partition")
@@ -163,7 +163,7 @@ def main() -> None:
     os.environ["GRAPH_EMB_DATA"] = args.root  # for partition build
     lines: list[dict[str, Any]] = []
     rows: list[list[str]] = []
-    in_place = ["parallel.hogwild=true"] * args.hogwild
+    in_place = ["parallel.hogwild=false"] * args.exchange
     if args.exchange_walks:
         in_place.append(f"parallel.exchange_walks={args.exchange_walks}")
     with tempfile.TemporaryDirectory() as folder:

@@ -195,7 +195,7 @@ class PeriodicCheckpoints:
                 self._replay(json.loads(line))
 
     def _check(self, place: Path) -> None:
-        saved = decode(CheckpointManifest.read(place).extra).get(ABOUT)
+        saved = _about_at(place)
         if saved is None:
             raise ConfigError(f"{place} was not saved by PeriodicCheckpoints; load it with load_checkpoint")
         if self._read_about is not None:
@@ -211,6 +211,17 @@ class PeriodicCheckpoints:
 def newest(folder: str | Path) -> Path | None:
     """The checkpoint with the most steps in ``folder``; None where there is none. Unfinished ones do not count."""
     return max(_complete(Path(folder)), key=lambda entry: int(entry.name), default=None)
+
+
+def about_of(folder: str | Path) -> dict[str, Any] | None:
+    """The ``about`` of the newest checkpoint in ``folder``; None where there is none, or it was saved otherwise."""
+    place = newest(folder)
+    return None if place is None else _about_at(place)
+
+
+def _about_at(place: Path) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = decode(CheckpointManifest.read(place).extra).get(ABOUT)
+    return found
 
 
 def _complete(folder: Path) -> list[Path]:

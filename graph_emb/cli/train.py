@@ -32,7 +32,8 @@ from graph_emb.run.launch.plan import Machines, Restarts
 
 REPEATS = {
     "same threads": "the same seed gives the same bits with --threads {threads} only",
-    "never": "the same seed gives other bits each time: rows are changed without an order (sgd: see --threads 1)",
+    "never": "the same seed gives other bits each time: rows are changed without an order (sgd: see --threads 1, and "
+    "parallel.hogwild=false for several trainers)",
 }
 """Of runs that do not give the same bits for every number of threads."""
 NOT_OF_RECIPES = (
@@ -379,4 +380,6 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
     except (OSError, ValueError):  # no run, or no whole one: running it says so
         return False
     done = metrics["status"] == FINISHED and "error" not in metrics["evaluation"]
+    if config.parallel.hogwild is None and there.parallel.hogwild is not None:  # the run chose
+        config = config.replace(parallel={"hogwild": there.parallel.hogwild})
     return done and there == family_of(config).config

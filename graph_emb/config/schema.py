@@ -175,7 +175,7 @@ class TrainSection(Settings):
         return File(self.scratch or gettempdir(), memory, self.policy, leftover="remove")
 
 
-EARLIER_DEFAULTS = {"evaluate.scorer": "dot"}
+EARLIER_DEFAULTS = {"evaluate.scorer": "dot", "parallel.hogwild": False}
 """Former defaults, which the configurations of older runs name for every model."""
 
 
@@ -196,15 +196,22 @@ class ParallelSection(Settings):
     partition: str | None = Field(
         default=None, min_length=1, description="folder of a partition of the data set, whose parts the tables follow"
     )
-    hogwild: bool = Field(
-        default=False,
-        description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
+    hogwild: bool | None = Field(
+        default=None,
+        description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks; auto or "
+        "null: of sgd where one machine holds all trainers and no setting of exchanges is given; false: they exchange "
+        "rows, so that a seed repeats the bits",
     )
     wire_dtype: Literal["float16", "bfloat16"] | None = Field(
         default=None, description="rows and gradients are rounded to it where they are exchanged; null: exact"
     )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
+
+    @field_validator("hogwild", mode="before")
+    @classmethod
+    def _auto_is_none(cls, value: Any) -> Any:
+        return None if value == "auto" else value
 
     @model_validator(mode="after")
     def _counts_fit_the_mode(self) -> ParallelSection:
@@ -219,7 +226,10 @@ class ParallelSection(Settings):
         if self.wire_dtype is not None and self.mode == "collective" and self.trainers == 1:
             raise ValueError("wire_dtype has no effect on one trainer, which exchanges nothing; leave it out")
         if self.mode == "local":
-            unused = sorted(self.model_fields_set - {"mode", "trainers", "servers"} - _fields_at_default(self))
+            meant = {"mode", "trainers", "servers"} | _fields_at_default(self)
+            if self.hogwild is False:  # as earlier versions wrote it
+                meant.add("hogwild")
+            unused = sorted(self.model_fields_set - meant)
             if unused:
                 raise ValueError(f"{unused[0]} has no effect on one process; set mode=collective or leave it out")
         return self
@@ -352,6 +362,15 @@ class RunConfig(Settings):
             section, _, key = path.partition(".")
             nested[section][key] = fields[name]
         return nested
+
+    @property
+    def exchange_setting(self) -> str | None:
+        """The first setting of the exchange of rows between trainers that is given; None: none is.
+
+        Trainers that share rows in place (``parallel.hogwild``) exchange none.
+        """
+        names = ("exchange_walks", "negative_pool", "remote_negatives", "overlap")
+        return next((f"parallel.{name}" for name in names if getattr(self.model, name, None)), None)
 
     @model_validator(mode="after")
     def _every_field_has_a_meaning(self) -> RunConfig:

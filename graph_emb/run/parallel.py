@@ -22,6 +22,7 @@ from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.run import sharing
 from graph_emb.run.handing_out import at_hand
 from graph_emb.run.inputs import folder_of, partition_of
 from graph_emb.sampling.part_graph import PartGraph
@@ -51,11 +52,13 @@ class Trainers:
         group: Brings their walkers and their plans together.
         transport: Where the tables live: with the ranks (collective), or with DGL's servers (kvstore).
         folders: Temporary ones of this rank, removed by ``close``: tables read their id maps while they live.
+        sharing: How they came to share rows, a line for the user; empty where there was nothing to choose.
     """
 
     group: ProcessGroup
     transport: Transport
     folders: ExitStack = field(default_factory=ExitStack)
+    sharing: str = ""
 
     @property
     def rank(self) -> int:
@@ -75,9 +78,13 @@ class Trainers:
         self.folders.close()
 
 
-def start(config: RunConfig) -> Trainers | None:
-    """Enter the mode of a configuration and check that all ranks were given the same one; None: local mode.
+def start(config: RunConfig, before: bool | None = None) -> tuple[Trainers | None, RunConfig]:
+    """Enter the mode of a configuration and check that all ranks were given the same one.
 
+    Args:
+        before: As of ``sharing.asked``.
+    Returns:
+        The trainers, None in local mode; and the configuration with their way to share rows filled in.
     Raises:
         ConfigError: the number of ranks, or the configuration of one of them, differs.
         ModeError: the process is one of several, and local is only the default.
@@ -86,15 +93,16 @@ def start(config: RunConfig) -> Trainers | None:
     if parallel.mode == "local":
         named = "mode" in parallel.model_fields_set and "parallel" in config.model_fields_set
         runtime.start_local(named, "parallel.mode is 'local'")
-        return None
+        return None, config
+    wish, why = sharing.asked(config, before)
     if parallel.mode == "collective":
-        wired = {"hogwild": parallel.hogwild, "wire_dtype": parallel.wire_dtype}
+        wired = {"hogwild": wish, "wire_dtype": parallel.wire_dtype}
         made: Any = runtime.init(mode="collective", timeout=parallel.timeout, use_dynamic_expansion=False, **wired)
         ranks = Trainers(made.group, made)
     else:
         group = ProcessGroup(timeout=parallel.timeout)
         silence = min(parallel.timeout, MOST_SILENCE)
-        options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": parallel.hogwild}
+        options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": wish}
         served: Any = runtime.init(
             mode="kvstore", **options, wire_dtype=parallel.wire_dtype, use_dynamic_expansion=False
         )
@@ -110,6 +118,7 @@ def start(config: RunConfig) -> Trainers | None:
                 f"parallel.trainers = {parallel.trainers}, but the launcher started {ranks.group.world_size}; "
                 "make them equal"
             )
+        config, line = sharing.settled(config, wish, why, ranks.transport.hogwild)
         first, *others = ranks.group.gather_objects(fields_of(config), "start")
         for rank, fields in enumerate(others, 1):
             if said := difference(first, fields, "rank 0"):
@@ -120,7 +129,7 @@ def start(config: RunConfig) -> Trainers | None:
     except BaseException:
         ranks.close()
         raise
-    return ranks
+    return replace(ranks, sharing=line), config
 
 
 @contextmanager

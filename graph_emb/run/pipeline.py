@@ -25,7 +25,7 @@ from graph_emb.evaluate.projection import METHODS, check_method
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings, write_npy
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.readers.source import is_object_of
-from graph_emb.run import parallel
+from graph_emb.run import parallel, sharing
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import following, in_memory, lacks_explained
@@ -199,9 +199,10 @@ def run(
     check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
         check_method(config.output.report)
-    checkpoints = _checkpoints(config, out, overwrite, resume)
-    ranks = parallel.start(config)
+    before = sharing.of_checkpoint(_checkpoint_folder(out)) if resume and out is not None else None
+    ranks, config = parallel.start(config, before)
     try:
+        checkpoints = _checkpoints(config, out, overwrite, resume)
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
@@ -241,15 +242,20 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
     if out is None:
         what = "resume" if resume else f"checkpoint.every = {section.every!r}"
         raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
+    shared = {sharing.PATH: config.parallel.hogwild}  # for who goes on, who is free to choose otherwise
+
+    def read_about(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**about_now({path: value for path, value in saved.items() if path not in shared}, config), **shared}
+
     return lambda replay: PeriodicCheckpoints(
-        _place(out).with_name(f"{_place(out).name}-checkpoints"),
+        _checkpoint_folder(out),
         section.every,
         keep_last=section.keep_last,
         background=section.background,
         resume=resume,
         overwrite=overwrite,
-        about=about(config),
-        read_about=partial(about_now, config=config),
+        about={**about(config), **shared},
+        read_about=read_about,
         replay=replay,
     )
 
@@ -317,20 +323,12 @@ def about_now(saved: Mapping[str, Any], config: RunConfig | None = None) -> Mapp
         return saved  # a field that is gone: the comparison names it
 
 
-def repeats(config: RunConfig, threads: int) -> str:
-    """When another run of the same seed ends with the same bits: ``always``, with the ``same threads``, or ``never``.
-
-    Threads and Hogwild trainers of SGD in place change rows without locks; servers apply pushes as they come; and
-    torch sums the products of a network by thread.
-    """
-    parallel, in_place = config.parallel, getattr(config.model, "in_place", False)
-    if (in_place and (threads > 1 or parallel.hogwild)) or (parallel.mode == "kvstore" and parallel.trainers > 1):
-        return "never"
-    return "same threads" if config.model.family in ("gnn", "links") else "always"
-
-
 def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
+
+
+def _checkpoint_folder(out: str | Path) -> Path:
+    return _place(out).with_name(f"{_place(out).name}-checkpoints")
 
 
 class _Run:
@@ -454,6 +452,8 @@ class _Run:
             note(f"no {REPORT}: {str(error) or type(error).__name__}")
 
     def _train(self, folder: RunFolder | None) -> Trained:
+        if self.ranks is not None and self.ranks.sharing:
+            note(self.ranks.sharing)
         before: float | None = None
         start = time.perf_counter()
 
@@ -481,7 +481,10 @@ class _Run:
 
         trained = self.family.train(self.dataset, TrainingJob(self.ranks, log, self.progress, checkpoints))
         threads = thread_count(self.config.train.threads)
-        common = {"threads": threads, "repeats": repeats(self.config, threads), "peak_memory_mib": peak_memory_mib()}
+        when = sharing.repeats(self.config, threads)
+        common = {"threads": threads, "repeats": when, "peak_memory_mib": peak_memory_mib()}
+        if self.ranks is not None and self.ranks.sharing:
+            common["sharing"] = self.ranks.sharing
         return replace(trained, metrics={**trained.metrics, **common})
 
     def _judge(self, trained: Trained) -> BaseException | None:

@@ -223,6 +223,7 @@ class Transport(ABC):
         groups_ids: Whether it gains by ``will_train``; the others are not told.
         wire_dtype: What rows and gradients are rounded to where they travel; None: nothing is.
         grows_by_default: Whether tables grow that are made with a number of rows and tied to no ids.
+        hogwild: Whether processes of one machine change each other's rows in place, without locks (``in_reach``).
     """
 
     mode: str
@@ -231,6 +232,7 @@ class Transport(ABC):
     lockstep: bool
     takes_bags: bool = False
     grows_by_default: bool = False
+    hogwild: bool = False
     groups_ids: bool = False
     wire_dtype: torch.dtype | None = None
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext

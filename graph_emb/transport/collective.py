@@ -145,7 +145,7 @@ class CollectiveTransport(Prefetching):
         staleness: 0: prefetched rows that a step changed are sent again; 1: they may be one step old.
         hogwild: Lay rows where all ranks reach them (``in_reach``), so that models that train in place need not copy
             each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
-            exact as ever.
+            exact as ever. None: where several ranks share the memory of one machine.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows of other ranks, and all gradients, are rounded to it
             where they are exchanged: half the bytes, and no longer the numbers of one process. None: exact.
     Raises:
@@ -161,7 +161,7 @@ class CollectiveTransport(Prefetching):
         group: ProcessGroup,
         part: int | None = None,
         staleness: int = 0,
-        hogwild: bool = False,
+        hogwild: bool | None = False,
         wire_dtype: torch.dtype | str | None = None,
     ) -> None:
         if staleness not in (0, 1):
@@ -171,7 +171,8 @@ class CollectiveTransport(Prefetching):
                 "hogwild=True: ranks must share the memory of one machine with x86 cores, with shared_memory=True and "
                 "without $GRAPH_EMB_SHARED_MEMORY=0"
             )
-        self.staleness, self._hogwild, self.wire_dtype = staleness, hogwild, checked_wire(wire_dtype)
+        self.staleness, self.wire_dtype = staleness, checked_wire(wire_dtype)
+        self.hogwild = group.world_size > 1 and group.same_memory if hogwild is None else hogwild
         self.group = group
         self.rank = group.rank
         self.world_size = group.world_size
@@ -193,7 +194,7 @@ class CollectiveTransport(Prefetching):
         self._tables.check_free(spec.name)
         if spec.growth:
             assert isinstance(spec.book, HashPolicy)
-            if self._hogwild:
+            if self.hogwild:
                 raise ConfigError(
                     f"table {spec.name!r} grows: its owner makes each row, so hogwild=True cannot hold it"
                 )
@@ -204,11 +205,11 @@ class CollectiveTransport(Prefetching):
             return
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
-        rows = lockstep.shared_rows(self.group, spec) if self._hogwild else None
+        rows = lockstep.shared_rows(self.group, spec) if self.hogwild else None
         shard = shard_for(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
         self._tables[spec.name] = RankTable(spec, places, shard, lockstep.identity(spec, self._created, places), rows)
-        if self._hogwild:
+        if self.hogwild:
             made = self._tables[spec.name].identity
             self._tell(
                 lockstep.CREATE, made, 0, f"create of table {spec.name!r}"

@@ -44,7 +44,8 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
             ``timeout`` (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank
             sits; None puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one
             step old), ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets)
-            and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only)
+            and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only;
+            None: where the ranks share memory)
             and ``wire_dtype`` (``torch.bfloat16`` or ``torch.float16``: exchanged rows and gradients are rounded to it:
             inexact, half the bytes; the exchanges of models that train in place are not).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``. Of every mode:

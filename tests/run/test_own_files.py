@@ -113,7 +113,8 @@ def test_labels_of_a_type_are_told_by_its_name(model: str, tmp_path: Path) -> No
 
 
 def on_a_rank(model: str, data: str, options: dict[str, Any]) -> Any:
-    result = ge.pipeline(model, data, parallel={"mode": "collective", "trainers": 2}, **QUICK[model], **options)
+    parallel = {"mode": "collective", "trainers": 2, "hogwild": False}
+    result = ge.pipeline(model, data, parallel=parallel, **QUICK[model], **options)
     return result.metrics.get("evaluation"), None if result.embeddings is None else result.embeddings.weights
 
 

@@ -140,7 +140,7 @@ def refuse(*args: Any, **options: Any) -> Any:
 
 def train_both(model: str, graph: Any, parts: str, options: dict[str, Any]) -> Any:
     """Of the data set by the partition, which the first rank reads whole, and of the partition alone."""
-    parallel = {"mode": "collective", "trainers": 2}
+    parallel = {"mode": "collective", "trainers": 2, "hogwild": False}
     first = ge.pipeline(model, graph, parallel={**parallel, "partition": parts}, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartitionedGraph, "to_graph", refuse)

@@ -20,6 +20,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.run.parallel import Trainers, cut, of_one_type, own_part
 from graph_emb.run.run_folder import read_metrics
+from graph_emb.transport.process_group import SHARED_VARIABLE
 from tests.ranks import Ranks as Workers
 
 pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
@@ -77,7 +78,7 @@ def join_the_job(out: str, begun: bool) -> tuple[Any, ...]:
 def test_a_run_in_a_process_of_a_job_joins_it(ranks: Workers, tmp_path: Path) -> None:
     found = ranks.run(join_the_job, 2, str(tmp_path / "run"), False)
     assert found == [("collective", 2, False), ("collective", 2, True)]
-    assert read_metrics(tmp_path / "run")["train"]["local_share"] < 1
+    assert read_metrics(tmp_path / "run")["train"]["sharing"].startswith("parallel.hogwild=auto: trainers ")
     for (message,) in ranks.run(join_the_job, 2, str(tmp_path / "other"), True):
         assert message.startswith("graph_emb is initialised already")
 
@@ -141,10 +142,15 @@ def test_the_trainers_of_the_command_line_write_one_run(
     words = ["train", "deepwalk", "--dataset", "digits", "--mode", mode, "--trainers", "2", "--threads", "1", "--out"]
     overrides = ["model.num_walks=2", "model.dim=8", "evaluate.ratios=[0.5]", "evaluate.shuffles=1"]
     assert main([*words, str(tmp_path / "run"), *overrides]) == 0
-    assert "deepwalk on digits: 1,797 nodes" in capfd.readouterr().out
+    told = capfd.readouterr()
+    assert "deepwalk on digits: 1,797 nodes" in told.out
+    assert told.err.count("parallel.hogwild=auto: trainers ") == 1
     names = sorted(p.name for p in (tmp_path / "run-logs").iterdir())
     assert names == [*logs, "trainer-0.log", "trainer-1.log"]
-    assert f"mode: {mode}" in (tmp_path / "run" / "config.yaml").read_text()
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert f"mode: {mode}" in config
+    shared = mode == "kvstore" or os.environ.get(SHARED_VARIABLE) != "0"
+    assert f"hogwild: {str(shared).lower()}" in config
 
 
 LONG = {

@@ -104,7 +104,7 @@ def test_typed_entities_keep_their_negatives(root: Path) -> None:
 
 
 def judged_by_trainers(root: str, parts: str, judge: Any) -> Any:
-    section = {"mode": "collective", "trainers": 2}
+    section = {"mode": "collective", "trainers": 2, "hogwild": False}
     found = []
     for source, more in (("ogbl-ddi", {"partition": parts}), (parts, {})):
         run = ge.pipeline("deepwalk", source, root=root, parallel={**section, **more}, **WALKS, evaluate=judge)

@@ -23,7 +23,7 @@ from graph_emb.run.families import plain as family
 from graph_emb.run.families import walk_tables
 from graph_emb.run.inputs import absolute_paths, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
-from graph_emb.run.pipeline import repeats
+from graph_emb.run.sharing import repeats
 
 BASE: dict[str, Any] = {"model": "node2vec", "dataset": "digits"}
 TINY: dict[str, Any] = {"num_walks": 1, "walk_length": 6, "dim": 4, "threads": 1, "evaluate": False}

@@ -213,7 +213,7 @@ def killed_at_the_first_checkpoint(command: list[str], out: Path) -> None:
     ("first", "second"),
     [
         ((), ()),
-        (("--trainers", "2"), ("--trainers", "2")),
+        (("--trainers", "2", "parallel.hogwild=false"), ("--trainers", "2", "parallel.hogwild=false")),
         (("--trainers", "2"), ()),
         (("--trainers", "2", "--mode", "kvstore"), ()),
     ],

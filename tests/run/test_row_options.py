@@ -111,7 +111,7 @@ def test_saved_rows_are_those_of_a_table_of_16_bits(model: str, root: Path) -> N
 def wired_runs(root: str, models: list[str]) -> dict[str, list[np.ndarray | None]]:
     found = {}
     for model in models:
-        options: dict[str, Any] = {"mode": "collective", "trainers": 2, "parallel.method": "random"}
+        options: dict[str, Any] = {"mode": "collective", "trainers": 2, "parallel.method": "random", "hogwild": False}
         found[model] = [
             rows_of(model, Path(root), **options, **({} if wire is None else {"wire_dtype": wire}))
             for wire in (None, None, "bfloat16")

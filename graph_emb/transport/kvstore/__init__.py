@@ -43,7 +43,7 @@ def connect(
     answer_timeout: float = 300.0,
     barrier_timeout: float = 1800.0,
     staleness: int = 0,
-    hogwild: bool = False,
+    hogwild: bool | None = False,
     wire_dtype: torch.dtype | str | None = None,
 ) -> Transport:
     """The transport of a trainer in kvstore mode.
@@ -64,7 +64,7 @@ def connect(
         barrier_timeout: Seconds that a barrier may take where DGL's own servers serve, which see no deaths.
         staleness: Own pushes of a table that a pull of it may miss; 0: a pull sees all of them.
         hogwild: Apply rows of this machine in the trainer, without asking the server that also writes them: faster,
-            but updates of two processes to one row at one time can be lost.
+            but updates of two processes to one row at one time can be lost. None: where the job has one machine.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows and gradients that go to or come from another machine
             are rounded to it: half the bytes, inexact; those of this machine are exact. None: all are.
     Raises:

@@ -86,7 +86,9 @@ class KVStoreTransport(GrowingClient):
     mode = "kvstore"
     lockstep = False
 
-    def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False, wire_dtype: Any = None) -> None:
+    def __init__(
+        self, session: Session, *, staleness: int = 0, hogwild: bool | None = False, wire_dtype: Any = None
+    ) -> None:
         super().__init__()
         self.wire_dtype = checked_wire(wire_dtype)
         if staleness < 0:
@@ -95,7 +97,8 @@ class KVStoreTransport(GrowingClient):
         self.machine, self.num_servers = session.machine, session.hosts.num_servers
         self.num_machines = session.hosts.num_machines
         self._session, self._exchange = session, Exchange(session)
-        self._staleness, self._hogwild, self._hosts = staleness, hogwild, session.hosts
+        self.hogwild = self.num_machines == 1 if hogwild is None else hogwild
+        self._staleness, self._hosts = staleness, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
         self._everyone = set(range(self.world_size))
         self._tables: LiveTables[TrainerTable] = LiveTables()
@@ -299,7 +302,7 @@ class KVStoreTransport(GrowingClient):
             pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
         for server, start, end in pieces:
             ids, grads = packed.ids[start:end], packed.grads[start:end]
-            if server in self._servers and self._hogwild and not table.push_handler:
+            if server in self._servers and self.hogwild and not table.push_handler:
                 table.apply(push.rule, ids, grads, packed.how)
                 continue
             arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks, step))
@@ -387,7 +390,7 @@ class KVStoreTransport(GrowingClient):
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         found = self._tables[table]
-        if self._hogwild:
+        if self.hogwild:
             raise ModeError(f"table {table!r}: hogwild trainers update rows that others froze; init(hogwild=False)")
         ids = ids.to("cpu").unique()
         order, pieces = found.by_server(ids)
@@ -485,7 +488,7 @@ class KVStoreTransport(GrowingClient):
         """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
         found = self._tables[table]
         hidden = found.push_handler or found.pull_handler or found.shard.lazy
-        end = found.high - found.low if self._hogwild and not hidden else 0
+        end = found.high - found.low if self.hogwild and not hidden else 0
         return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:

@@ -57,7 +57,7 @@ class GrowingClient(Transport):
     _exchange: Exchange
     _hosts: Hosts
     _servers: range
-    _hogwild: bool
+    hogwild: bool
     _made: dict[str, int]
     _tables: LiveTables[TrainerTable]
     _unflushed: set[int]
@@ -84,7 +84,7 @@ class GrowingClient(Transport):
         return range(int(self.rank), self._hosts.num_servers, self.world_size)
 
     def _create_growing(self, spec: TableSpec) -> None:
-        if self._hogwild:
+        if self.hogwild:
             raise ConfigError(f"table {spec.name!r} grows: its owner makes each row, so hogwild=True cannot hold it")
         assert isinstance(spec.book, HashPolicy)
         owners = server_ranges(spec.book, self._hosts, spec.name)

@@ -87,14 +87,14 @@ import numpy as np
 from pathlib import Path
 from tests.run.test_row_options import rows_of
 for model in sys.argv[3:]:
-    rows = rows_of(model, Path(sys.argv[1]))
+    rows = rows_of(model, Path(sys.argv[1]), hogwild=False)
     if rows is not None:
         np.save(Path(sys.argv[2], model), rows)
 """
 
 
 def all_rows(root: str, models: list[str]) -> list[np.ndarray | None]:
-    return [rows_of(model, Path(root)) for model in models]
+    return [rows_of(model, Path(root), hogwild=False) for model in models]
 
 
 def test_every_family_has_the_same_rows_on_two_hosts_as_on_one(root: Path, tmp_path: Path, ranks: Ranks) -> None:
@@ -177,6 +177,7 @@ def test_each_host_may_hold_its_own_parts_only(tmp_path: Path) -> None:
     shutil.copytree(parts, copy, ignore=shutil.ignore_patterns("part0"))
     shutil.copytree(parts, lacking, ignore=shutil.ignore_patterns("part1"))
     words = ["train", "deepwalk", "--dataset", str(parts), "--threads", "1", "dim=4", "num_walks=1", "walk_length=5"]
+    words.append("parallel.hogwild=false")
     with network(2) as net:
         runs = [
             on_hosts(

@@ -1,0 +1,74 @@
+"""Whether the trainers of a run change the same rows in place or exchange them, and when its seed repeats the bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graph_emb.checkpoint.periodic import about_of
+from graph_emb.config import RunConfig
+from graph_emb.models.skipgram.config import SkipGramTraining
+
+PATH = "parallel.hogwild"
+"""The field of a run, and of what a checkpoint says about its run."""
+
+
+def asked(config: RunConfig, before: bool | None = None) -> tuple[bool | None, str]:
+    """The transport's ``hogwild`` for a run: as the configuration says, else by what trains.
+
+    Args:
+        before: What the run did before the checkpoint with which it goes on; None: it begins, or none is known.
+    Returns:
+        True, False, or None: where the machine allows it; and why, as the end of a sentence, empty where the
+        configuration says it or nothing is trained in place.
+    """
+    section, model = config.parallel, config.model
+    if section.hogwild is not None:
+        return section.hogwild, ""
+    if section.trainers == 1 or not (isinstance(model, SkipGramTraining) and model.in_place):
+        return False, ""
+    if setting := config.exchange_setting:
+        return False, f"{setting} is given"
+    if before is False:
+        return False, "the run did so before its checkpoint"
+    return None, "one machine holds them all"
+
+
+def settled(config: RunConfig, wish: bool | None, why: str, hogwild: bool) -> tuple[RunConfig, str]:
+    """The configuration with the choice filled in, and a line that says it; empty where there was none to make.
+
+    Args:
+        wish, why: As ``asked`` gives them.
+        hogwild: The transport's.
+    """
+    if not why:
+        return config, ""
+    if wish is None and not hogwild:
+        why = "they are on several machines, or share no memory"
+    what = "trainers change the same rows in place" if hogwild else "trainers exchange rows"
+    repeat = ", so that a seed does not repeat the bits (false: it does)" if hogwild else ""
+    section = config.parallel.model_copy(update={"hogwild": hogwild})
+    return config.model_copy(update={"parallel": section}), f"{PATH}=auto: {what}, because {why}{repeat}"
+
+
+def of_checkpoint(folder: Path) -> bool | None:
+    """Whether trainers changed the same rows in place when the newest checkpoint in a folder was saved.
+
+    Returns:
+        None: there is no checkpoint, or one process alone had trained; of earlier versions, which exchanged by
+        default, False.
+    """
+    saved = about_of(folder)
+    return None if saved is None else saved.get(PATH, False)
+
+
+def repeats(config: RunConfig, threads: int) -> str:
+    """When another run of the same seed ends with the same bits: ``always``, with the ``same threads``, or ``never``.
+
+    Threads and Hogwild trainers of SGD in place change rows without locks; servers apply pushes as they come; and
+    torch sums the products of a network by thread.
+    """
+    parallel, in_place = config.parallel, getattr(config.model, "in_place", False)
+    shared = bool(parallel.hogwild) and parallel.trainers > 1
+    if (in_place and (threads > 1 or shared)) or (parallel.mode == "kvstore" and parallel.trainers > 1):
+        return "never"
+    return "same threads" if config.model.family in ("gnn", "links") else "always"

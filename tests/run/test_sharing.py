@@ -1,0 +1,164 @@
+"""Trainers of one machine share rows in place unless something needs the exchange; a run says and keeps the choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graph_emb as ge
+from graph_emb.checkpoint import manifest as manifests
+from graph_emb.cli.train import is_finished
+from graph_emb.config import RunConfig, config_from, config_text
+from graph_emb.run import sharing
+from graph_emb.run.run_folder import CONFIG, METRICS
+from graph_emb.transport.process_group import SHARED_VARIABLE
+from tests.ranks import Ranks, with_shared_memory
+
+TWO: dict[str, Any] = {"mode": "collective", "trainers": 2}
+SERVED: dict[str, Any] = {"mode": "kvstore", "trainers": 2, "servers": 1}
+SMALL: dict[str, Any] = {"num_walks": 1, "walk_length": 6, "dim": 4, "lr": 0.05, "threads": 1, "evaluate": False}
+
+
+def config_of(model: str = "deepwalk", parallel: dict[str, Any] | None = None, **train: Any) -> RunConfig:
+    return config_from({"model": model, "dataset": "digits", "parallel": parallel or {}, "train": train})
+
+
+@pytest.mark.parametrize(
+    ("config", "wish", "why"),
+    [
+        (config_of(parallel=TWO), None, "one machine holds them all"),
+        (config_of("line", TWO), None, "one machine holds them all"),
+        (config_of("metapath2vec", {**TWO, "hogwild": "auto"}), None, "one machine holds them all"),
+        (config_of(parallel=SERVED), None, "one machine holds them all"),
+        (config_of(parallel={**TWO, "partition": "parts"}), None, "one machine holds them all"),
+        (config_of(parallel={**TWO, "hogwild": True}), True, ""),
+        (config_of(parallel={**TWO, "hogwild": False}), False, ""),
+        (config_of(parallel={**TWO, "overlap": True}), False, "parallel.overlap is given"),
+        (config_of(parallel={**TWO, "exchange_walks": 9}), False, "parallel.exchange_walks is given"),
+        (config_of(parallel={**TWO, "negative_pool": 9}), False, "parallel.negative_pool is given"),
+        (config_of(parallel={**SERVED, "negative_pool": 9}), False, "parallel.negative_pool is given"),
+        (config_of(parallel={**TWO, "remote_negatives": 9}), False, "parallel.remote_negatives is given"),
+        (config_of(parallel=TWO, rule="adam"), False, ""),
+        (config_of(parallel=SERVED, path="optimizer"), False, ""),
+        (config_of("transe", TWO), False, ""),
+        (config_of(parallel={**TWO, "trainers": 1}), False, ""),
+        (config_of(parallel={**SERVED, "trainers": 1}), False, ""),
+    ],
+)
+def test_only_sgd_in_place_without_a_setting_of_exchanges_asks_to_share(
+    config: RunConfig, wish: bool | None, why: str
+) -> None:
+    assert sharing.asked(config) == (wish, why)
+
+
+def test_a_run_that_goes_on_shares_rows_as_before_unless_told() -> None:
+    auto, told = config_of(parallel=TWO), config_of(parallel={**TWO, "hogwild": True})
+    assert sharing.asked(auto, False) == (False, "the run did so before its checkpoint")
+    assert sharing.asked(auto, True)[0] is None
+    assert sharing.asked(told, False) == (True, "")
+    assert sharing.asked(config_of(parallel={**TWO, "overlap": True}), True)[0] is False
+
+
+@pytest.mark.parametrize(
+    ("wish", "hogwild", "said"),
+    [
+        (None, True, "trainers change the same rows in place, because one machine holds them all, so that a seed does"),
+        (None, False, "trainers exchange rows, because they are on several machines, or share no memory"),
+        (False, False, "trainers exchange rows, because parallel.overlap is given"),
+    ],
+)
+def test_the_choice_is_kept_and_said(wish: bool | None, hogwild: bool, said: str) -> None:
+    why = "one machine holds them all" if wish is None else "parallel.overlap is given"
+    config, line = sharing.settled(config_of(parallel=TWO), wish, why, hogwild)
+    assert config.parallel.hogwild is hogwild
+    assert line.startswith(f"parallel.hogwild=auto: {said}")
+    assert config_from(config.sections()) == config
+
+
+def test_what_was_given_or_has_no_effect_is_not_said() -> None:
+    for parallel in ({**TWO, "hogwild": True}, {**TWO, "hogwild": False}):
+        config = config_of(parallel=parallel)
+        assert sharing.settled(config, parallel["hogwild"], "", parallel["hogwild"]) == (config, "")
+    assert sharing.settled(config_of("transe", TWO), False, "", False) == (config_of("transe", TWO), "")
+
+
+def test_false_says_of_one_process_and_of_other_models_how_they_are() -> None:
+    """Earlier versions wrote it into every configuration."""
+    assert config_of(parallel={"hogwild": False}).parallel.hogwild is False
+    assert config_of("transe", {**TWO, "hogwild": False}).parallel.hogwild is False
+    with pytest.raises(ge.ConfigError, match="hogwild has no effect on one process"):
+        config_of(parallel={"hogwild": True})
+    with pytest.raises(ge.ConfigError, match=r"parallel\.hogwild = 'always'"):
+        config_of(parallel={**TWO, "hogwild": "always"})
+
+
+def test_a_finished_seed_is_known_by_what_was_asked(tmp_path: Path) -> None:
+    """``--seeds`` compared with the configuration that the run had filled in, and would have trained it again."""
+    sections = config_of(lr=0.1, lr_decay="linear").sections()
+    asked = config_from(sections, {"parallel": TWO})
+    (tmp_path / METRICS).write_text(json.dumps({"status": "finished", "evaluation": {}}))
+    for hogwild in (True, False):
+        (tmp_path / CONFIG).write_text(config_text(config_from(sections, {"parallel": {**TWO, "hogwild": hogwild}})))
+        assert is_finished(tmp_path, asked)
+    told = config_from(sections, {"parallel": {**TWO, "hogwild": True}})
+    assert not is_finished(tmp_path, told), "the run exchanged"
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    made = Ranks()
+    yield made
+    made.close()
+
+
+def trained(out: str, parallel: dict[str, Any], sockets: bool, options: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The choice, the line about it, and whether a row travelled; None on the second rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sockets:
+            patch.setenv(SHARED_VARIABLE, "0")
+        result = ge.pipeline("deepwalk", "digits", out=out, parallel={**TWO, **parallel}, **{**SMALL, **options})
+    if result.embeddings is None:
+        return None
+    metrics = result.metrics["train"]
+    return result.config.parallel.hogwild, metrics.get("sharing"), metrics["local_share"] < 1, metrics["repeats"]
+
+
+@pytest.mark.dist
+@with_shared_memory
+def test_two_trainers_share_rows_by_default_and_exchange_where_they_must(ranks: Ranks, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    hogwild, line, travelled, repeats = ranks.run(trained, 2, out, {}, False, {})[0]
+    assert (hogwild, travelled, repeats) == (True, False, "never")
+    assert line.startswith("parallel.hogwild=auto: trainers change the same rows in place")
+    assert "hogwild: true" in (tmp_path / "run" / CONFIG).read_text()
+    options = {"overwrite": True}
+    for parallel, sockets, said in (
+        ({"overlap": True}, False, "trainers exchange rows, because parallel.overlap is given"),
+        ({}, True, "they are on several machines, or share no memory"),
+    ):
+        hogwild, line, travelled, repeats = ranks.run(trained, 2, out, parallel, sockets, options)[0]
+        assert (hogwild, travelled, repeats) == (False, True, "always")
+        assert said in line
+    assert ranks.run(trained, 2, out, {"hogwild": False}, False, options)[0] == (False, None, True, "always")
+
+
+@pytest.mark.dist
+@with_shared_memory
+def test_the_checkpoint_of_an_earlier_version_goes_on_with_its_exchange(ranks: Ranks, tmp_path: Path) -> None:
+    out, saved = str(tmp_path / "run"), {"checkpoint": {"every": "1"}, "overwrite": True}
+    again = {**saved, "resume": True}
+    assert ranks.run(trained, 2, out, {}, False, saved)[0][0] is True
+    assert ranks.run(trained, 2, out, {}, False, again)[0][0] is True, "as it was saved"
+    (place,) = (tmp_path / "run-checkpoints").glob("*/manifest.json")
+    manifest = json.loads(place.read_text())
+    assert manifest["extra"]["about"].pop(sharing.PATH) is True
+    del manifest[manifests.SELF]
+    place.write_text(json.dumps({**manifest, manifests.SELF: manifests._digest(manifest)}))
+    hogwild, line, *_ = ranks.run(trained, 2, out, {}, False, again)[0]
+    assert hogwild is False
+    assert "trainers exchange rows, because the run did so before its checkpoint" in line
+    assert ranks.run(trained, 2, out, {"hogwild": True}, False, again)[0][0] is True, "free to be told otherwise"
