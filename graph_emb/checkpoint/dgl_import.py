@@ -10,7 +10,6 @@ The ids are those of DGL's partition; names of states end with ``_sum`` (Adagrad
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.tensor_files import load_torch
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 
@@ -138,11 +138,7 @@ def _read_all(f: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"{path} is damaged or no file of torch.save ({reason})") from None
+    content = load_torch(path)
     known = isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("params", "emb_states"))
     if not known or not isinstance(content["params"].get("world_size"), int):
         raise DataError(f"{path} is no optimizer state of DGL: it lacks params, emb_states or world_size")

@@ -263,7 +263,8 @@ def _unknown_key(key: str, value: Any, known: Collection[str]) -> ConfigError:
     near = near or _nearest_path(field, section if siblings else "", siblings, known)
     hint = f" (did you mean {near!r}?)" if near else ""
     names = ", ".join(siblings or sorted(path for path in known if "." not in path))
-    return ConfigError(f"{key} = {short(value)}: unknown key; known: {names}{hint}")
+    said = key if key.isprintable() else short(key)
+    return ConfigError(f"{said} = {short(value)}: unknown key; known: {names}{hint}")
 
 
 def _nearest_path(field: str, section: str, siblings: list[str], known: Collection[str]) -> str | None:

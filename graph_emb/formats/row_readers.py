@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import tokenize
 import zipfile
 from abc import ABC, abstractmethod
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
+from graph_emb.core.tensor_files import load_torch
 
 Ids = NDArray[Any]  # int64 or numpy strings
 Rows = NDArray[np.floating]
@@ -136,10 +136,7 @@ class TorchRows(RowFile):
     def __init__(self, path: Path) -> None:
         import torch
 
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            raise damaged(path, "torch", error) from error
+        content = load_torch(path)
         weights = content.get("embeddings") if isinstance(content, dict) else content
         if not isinstance(weights, torch.Tensor) or weights.dim() != 2 or not weights.is_floating_point():
             found = f"the keys {sorted(map(str, content))}" if isinstance(content, dict) else type(content).__name__

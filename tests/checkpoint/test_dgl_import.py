@@ -205,7 +205,7 @@ def changed(content: dict[str, Any], kind: str) -> Any:
     ("kind", "error", "text"),
     [
         ("no dict", DataError, "adam_0 is no optimizer state of DGL"),
-        ("code", DataError, "adam_0 is damaged or no file of torch.save"),
+        ("code", DataError, "adam_0 is damaged or no torch file"),
         ("missing row", DataError, "row 10 of table 'mine' is there not at all, nor 0 others"),
         ("row twice", DataError, "row 2 of table 'mine' is there twice"),
         ("outside", PartitionError, r"id 11 is outside \[0, 11\)"),

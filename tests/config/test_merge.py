@@ -51,6 +51,10 @@ def test_the_written_text_is_complete_and_reads_back_equal(tmp_path: Path) -> No
     [
         ({"model": {"walk_lenght": 3}}, r"model.walk_lenght = 3: unknown key; .*did you mean 'model.walk_length'"),
         ({"lr": 3}, r"lr = 3: unknown key; .*did you mean 'train.lr'"),
+        (
+            {"model": {"window\n\n3": None}},
+            r"^'model.window\\n\\n3' = None: unknown key; .*did you mean 'model.window'",
+        ),
         ({"train": {"walk_length": 3}}, r"train.walk_length = 3: unknown .*did you mean 'model.walk_length'"),
         ({"modle": {"dim": 3}}, r"modle = .*unknown key; .*did you mean 'model'"),
         ({"model": {"p": 0.5}}, r"model.p = 0.5: deepwalk has no such field; node2vec has"),
