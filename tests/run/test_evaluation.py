@@ -93,7 +93,8 @@ def test_features_stand_before_the_embedding() -> None:
 @pytest.mark.parametrize("model", ["deepwalk", "line"])
 def test_they_are_refused_before_training(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were ignored: the run trained, judged what it could and exited with 0."""
-    monkeypatch.setattr(plain, "train_skipgram", lambda *args, **options: pytest.fail("trained"))
+    for name in ("fit_skipgram", "train_line"):
+        monkeypatch.setattr(plain, name, lambda *args, **options: pytest.fail("trained"))
     with pytest.raises(ge.ConfigError, match=r"evaluate\.hits = \(3,\) has no effect on digits"):
         ge.pipeline(model, "digits", out=tmp_path / "run", evaluate={"hits": [3]})
     assert not list(tmp_path.iterdir())

@@ -68,7 +68,7 @@ def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarr
         {"rule": "adam", "epochs": 1},
         {"subsample": 0.01, "tables": 1},
         {"model.multilevel": True},
-        {"train.memory": "24KiB"},
+        {"train.memory": "60KiB", "num_walks": 1},
     ],
     ids=str,
 )
