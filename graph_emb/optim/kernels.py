@@ -18,7 +18,7 @@ from graph_emb.core.compiled import njit
 from graph_emb.optim.merging import ask_for, merged, share
 from graph_emb.optim.rounding import FAST, close, number_at, opened, put_number, row_chance, row_of, subtract
 from graph_emb.optim.row_options import begin, end
-from graph_emb.table.row_memory import prefetch
+from graph_emb.table.row_memory import keep_alive, prefetch, uncounted
 
 WEIGHT, FIRST_STATE, SECOND_STATE, CLOCK = range(4)
 DISTINCT, FIRST, FOLLOWING, GRADS, SOURCE, FACTOR, IDS, DECAYS, SHARES, NUMBERS, COUNTS = range(4, 15)
@@ -107,8 +107,10 @@ def _sgd_rows(low, high, kind, where, j, buffer, alone):
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, momentum = f32(numbers[7]), f32(numbers[8])
-    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-    bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+    scratch = np.empty((4, width), np.float32)
+    rows = uncounted(scratch)
+    g, held, old, wide = rows[0], rows[1], rows[2], rows[3]
+    bits = held.view(np.uint32)
     wide_bits = wide.view(np.uint32)
     for k in range(low, high):
         if k + ahead < high:
@@ -129,6 +131,7 @@ def _sgd_rows(low, high, kind, where, j, buffer, alone):
             _sgd_row(row_of(weight, r), kept, g, lr, momentum)
         if buffer is not None:
             close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+    keep_alive(scratch)
 
 
 @_fused
@@ -172,8 +175,10 @@ def _lars_rows(low, high, kind, where, j, buffer, alone):
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, momentum, eta, decay = f32(numbers[7]), f32(numbers[8]), f32(numbers[9]), f32(numbers[10])
-    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-    bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+    scratch = np.empty((4, width), np.float32)
+    rows = uncounted(scratch)
+    g, held, old, wide = rows[0], rows[1], rows[2], rows[3]
+    bits = held.view(np.uint32)
     wide_bits = wide.view(np.uint32)
     for k in range(low, high):
         if k + ahead < high:
@@ -192,6 +197,7 @@ def _lars_rows(low, high, kind, where, j, buffer, alone):
         else:
             _lars_row(row_of(weight, r), kept, g, lr, momentum, eta, decay)
         close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+    keep_alive(scratch)
 
 
 @_fused
@@ -235,8 +241,10 @@ def _adagrad_rows(low, high, kind, where, j, total, alone, by_row):
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, eps = f32(numbers[7]), f32(numbers[8])
-    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-    bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
+    scratch = np.empty((4, width), np.float32)
+    rows = uncounted(scratch)
+    g, held, old, wide = rows[0], rows[1], rows[2], rows[3][: width if by_row is None else 1]
+    bits = held.view(np.uint32)
     wide_bits = wide.view(np.uint32)
     for k in range(low, high):
         if k + ahead < high:
@@ -255,6 +263,7 @@ def _adagrad_rows(low, high, kind, where, j, total, alone, by_row):
         else:
             _adagrad_row(row_of(weight, r), sums, g, by_row, lr, eps)
         close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
+    keep_alive(scratch)
 
 
 @_fused
@@ -333,9 +342,10 @@ def _adam_rows(low, high, kind, where, j, first_moment, second_moment, step, alo
     decay, row_clock, raw = None if decays is None else own, counts[5] != 0, counts[6] != 0
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
-    g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-    bits, wide1 = held.view(np.uint32), np.empty(width, np.float32)
-    wide2 = np.empty(width if by_row is None else 1, np.float32)
+    scratch = np.empty((5, width), np.float32)
+    rows = uncounted(scratch)
+    g, held, old, wide1, wide2 = rows[0], rows[1], rows[2], rows[3], rows[4][: width if by_row is None else 1]
+    bits = held.view(np.uint32)
     bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
     i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
     for k in range(low, high):
@@ -363,6 +373,7 @@ def _adam_rows(low, high, kind, where, j, first_moment, second_moment, step, alo
             _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
         close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
         close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
+    keep_alive(scratch)
 
 
 @_fused

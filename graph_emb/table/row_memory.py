@@ -124,3 +124,25 @@ def _emit_copy_at(typingctx: Any, target: Any, source: Any, num_bytes: Any) -> A
 number_at: Any = intrinsic(_emit_number_at)
 ask_at: Any = intrinsic(_emit_ask_at)
 copy_at: Any = intrinsic(_emit_copy_at)
+
+
+def _emit_uncounted(typingctx: Any, array: Any) -> Any:
+    """The array without an owner."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        made = context.make_array(sig.args[0])(context, builder, args[0])
+        made.meminfo = cgutils.get_null_value(made.meminfo.type)
+        return made._getvalue()
+
+    return array(array), generate
+
+
+def _emit_keep_alive(typingctx: Any, array: Any) -> Any:
+    return types.void(array), lambda context, *_: context.get_dummy_value()
+
+
+uncounted: Any = intrinsic(_emit_uncounted)
+"""``uncounted(array)`` inside a compiled function is the array, and nobody counts references to it or its views:
+counting takes two locked operations a call, and with many calls more than the work on a row. ``keep_alive`` ends it."""
+keep_alive: Any = intrinsic(_emit_keep_alive)
+"""``keep_alive(array)`` inside a compiled function: the memory stays until here."""
