@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from graph_emb.config import config_from, read_config_file
+from graph_emb.config import TrainSection, config_from, read_config_file
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.progress import bar
 from graph_emb.core.threads import torch_threads
@@ -79,7 +79,8 @@ def continue_run(
 def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, Any]:
     """The sections with which a run goes on.
 
-    The rate of SGD in place follows a training's walks, so that it is chosen anew.
+    The rate of SGD in place follows a training's walks, so that it is chosen anew. What was trained from files goes
+    on in memory, which first rows of new nodes need.
 
     Raises:
         ConfigError: no run folder.
@@ -96,6 +97,8 @@ def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, 
         unset |= {name: TableKind.model_fields[name].default for name in OF_SHARED_ROWS}
     sections["model"] = {**sections["model"], **{k: v for k, v in unset.items() if k in sections["model"]}}
     sections["model"]["from_run"] = str(place.absolute())
+    of_files = TrainSection.model_fields
+    sections["train"] |= {name: of_files[name].default for name in ("memory", "scratch", "policy")}
     if getattr(config.model, "in_place", False):
         sections["train"]["lr"] = None
     return sections

@@ -11,6 +11,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.config import config_from
+from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
@@ -122,6 +123,20 @@ def test_one_setting_puts_the_rows_of_a_run_into_files(edges: Path, tmp_path: Pa
     rows, _, other = found["files"]
     assert np.array_equal(rows, plain.weights + other if context == "add" else plain.weights)  # type: ignore[union-attr]
     assert list((tmp_path / "rows").iterdir()) == []
+
+
+def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None:
+    """It was refused, for a setting that the run before had and nobody gave."""
+    new = tmp_path / "new.csv"
+    new.write_text("0,99\n", encoding="utf-8")
+    train = {"threads": 1, "memory": str(2 * MEMORY), "scratch": str(tmp_path / "rows"), "policy": "lru"}
+    ge.pipeline("deepwalk", edges, out=tmp_path / "run", train=train, **OPTIONS)
+    found = ge.continue_run(tmp_path / "run", new)
+    assert found.embeddings is not None
+    assert found.embeddings.weights.shape[0] == len(load_embeddings(tmp_path / "run").weights) + 1
+    assert "cache" not in found.metrics["train"]
+    with pytest.raises(ge.ConfigError, match=r"model.from_run needs all rows in memory"):
+        ge.continue_run(tmp_path / "run", new, train={"memory": "1MiB"})
 
 
 @pytest.mark.parametrize(
