@@ -107,7 +107,7 @@ def test_bags_are_summed_as_on_the_cpu(mode: Any) -> None:
             sums.square().sum().backward()
             opt.step()
         found.append({"rows": emb.weight[:].cpu()})
-    assert_alike(*found)
+    assert_alike(found[0], found[1])
 
 
 def test_a_network_on_the_gpu_trains_rows_in_host_memory() -> None:

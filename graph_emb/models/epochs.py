@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import bar
+from graph_emb.models.schedule import Plateau
 
 Values = dict[str, float]
 
@@ -104,6 +105,7 @@ def run_epochs(
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     begun: Mapping[str, Any] | None = None,
+    plateau: Plateau | None = None,
     after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
     on_interrupt: Callable[[], object] | None = None,
     stops: Callable[[], bool] = lambda: False,
@@ -122,17 +124,22 @@ def run_epochs(
         progress: Shows a bar.
         on_evaluation: Called with each evaluation.
         begun: The position from which a resumed training continues, as given to ``after_epoch``.
+        plateau: Reduced by validations that are no better in the metric of ``select``; None: nothing is.
         after_epoch: Called after each epoch with its number and a function that returns the position.
         on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
         stops: Asked after each epoch whether to end there.
     Returns:
         The evaluations, the seconds of an epoch, and the epochs that were trained.
     Raises:
-        ConfigError: patience without a validation part.
+        ConfigError: patience or a plateau without a validation part.
     """
     if schedule.patience is not None and not has_valid:
         raise ConfigError(f"patience={schedule.patience} needs a validation part in the split; leave it out")
+    if plateau is not None and not has_valid:
+        raise ConfigError("lr_decay='plateau' needs a validation part in the split; take cosine, linear or none")
     at = _Progress(**begun) if begun else _Progress()
+    if plateau is not None:
+        plateau.scale = at.scale
     epochs = bar(total=schedule.epochs, desc=description, unit="epoch", initial=at.epoch, shown=progress)
     try:
         while at.epoch < schedule.epochs and (schedule.patience is None or at.stale < schedule.patience):
@@ -143,6 +150,9 @@ def run_epochs(
             epochs.update()
             if at.epoch % schedule.eval_every == 0 if has_valid else at.epoch == schedule.epochs:
                 found = at.evaluate(loss, evaluate, has_valid, select)
+                if plateau is not None and plateau.due(at.stale):
+                    plateau.reduce()
+                    at.scale = plateau.scale
                 if on_evaluation is not None:
                     on_evaluation(found)
                 shown = [select] if select else list(at.best)[:1]
@@ -168,6 +178,7 @@ class _Progress:
     best: Values = field(default_factory=dict)  # the best validation value of each metric
     stale: int = 0  # evaluations since the selected metric's best
     seconds: float = 0.0
+    scale: float = 1.0  # of the rates
 
     def evaluate(
         self, loss: float, evaluate: Callable[[str], Values], has_valid: bool, select: str | None

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.settings import At
 
 ScheduleName = Literal["linear", "cosine", "plateau", "none"]
 
@@ -47,3 +53,41 @@ class Plateau:
     def reduce(self) -> None:
         """Take one step down."""
         self.scale *= self._factor
+
+
+class RateSchedule(Settings):
+    """How a model's learning rates change while it trains.
+
+    Attributes:
+        lr_decay: ``plateau`` multiplies the rates by ``lr_factor`` after each ``lr_patience`` validations in a row
+            that were no better.
+    """
+
+    lr_decay: Annotated[ScheduleName, At("train.lr_decay")] = Field(
+        default="none", description="linear or cosine: to zero over all epochs; plateau: by the validation; none"
+    )
+    warmup: Annotated[Number, At("train.warmup")] = Field(
+        default=0.0, ge=0, lt=1, description="share of the training in which the rate rises to its first value"
+    )
+    lr_factor: Annotated[Number | None, At("train.lr_factor")] = Field(
+        default=None, gt=0, lt=1, description="of the rate at a plateau; null: 0.5"
+    )
+    lr_patience: Annotated[Count | None, At("train.lr_patience")] = Field(
+        default=None, ge=1, description="validations that are no better before a plateau's step; null: 1"
+    )
+
+    def new_plateau(self) -> Plateau:
+        """At its start."""
+        return Plateau(self.lr_factor or 0.5, self.lr_patience or 1)
+
+    def share_of_step(self, step: int, total: int) -> float:
+        """``share_of_rate`` of a step, counted from 0, of ``total``."""
+        done = (step + 1) / total if step < self.warmup * total else step / total
+        return share_of_rate(self.lr_decay, self.warmup, done)
+
+    @model_validator(mode="after")
+    def _only_a_plateau_has_its_numbers(self) -> Self:
+        for name in ("lr_factor", "lr_patience") if self.lr_decay != "plateau" else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} = {getattr(self, name)!r} belongs to lr_decay=plateau; leave it out")
+        return self

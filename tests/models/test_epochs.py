@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.epochs import Evaluation, run_epochs
 from graph_emb.models.gnn.config import RGCNConfig
 
@@ -52,3 +55,31 @@ def test_ctrl_c_raises_unless_somebody_wants_to_know() -> None:
 def test_an_evaluation_reads_as_json() -> None:
     found = Evaluation(3, 0.5, {"m": 0.25}, None)
     assert found.as_dict() == {"epoch": 3, "loss": 0.5, "valid": {"m": 0.25}, "test": None}
+
+
+def test_a_plateau_follows_validations_and_goes_on_where_a_checkpoint_left_it() -> None:
+    config, values = RGCNConfig(epochs=6, lr_decay="plateau", lr_patience=2), [0.3, 0.2, 0.3, 0.4, 0.1, 0.2]
+    scales: list[float] = []
+    positions = []
+
+    def train(begun: dict[str, Any] | None = None) -> None:
+        plateau, at = config.new_plateau(), begun["epoch"] if begun else 0
+
+        def epoch(number: int) -> float:
+            scales.append(plateau.scale)
+            return 0.0
+
+        left = iter(values[at:])
+        run_epochs(
+            config, epoch, lambda part: {"m": next(left) if part == "valid" else 0.0}, begun=begun, plateau=plateau,
+            after_epoch=lambda number, position: positions.append(position()),
+        )  # fmt: skip
+        scales.append(plateau.scale)
+
+    train()
+    assert scales == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25]
+    scales.clear()
+    train(positions[3])
+    assert scales == [0.5, 0.5, 0.25]
+    with pytest.raises(ConfigError, match="lr_decay='plateau' needs a validation part"):
+        run_epochs(config, lambda number: 0.0, lambda part: {}, has_valid=False, plateau=config.new_plateau())

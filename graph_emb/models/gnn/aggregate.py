@@ -68,8 +68,9 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
     size = (len(indptr) - 1, rows.shape[0])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        # torch warns unless check_invariants is given, on a GPU even then
+        warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
         ones = rows.new_ones(len(indices))
-        # torch warns unless check_invariants is given
         matrix = torch.sparse_csr_tensor(indptr, indices, ones, size=size, check_invariants=False)
         return matrix @ rows
 

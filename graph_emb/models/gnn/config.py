@@ -12,6 +12,7 @@ from graph_emb.core.settings import Count, Number
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.kge.config import KGEConfig, LossName, TripleSettings
 from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
+from graph_emb.models.schedule import RateSchedule
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
@@ -29,7 +30,7 @@ InputsName = Literal["table", "basis", "onehot", ComposedName]
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
 
 
-class GNNConfig(SharedRows):
+class GNNConfig(SharedRows, RateSchedule):
     """Fields that R-GCN and GraphSAGE share.
 
     Each field's description says what it does; beyond that:
@@ -37,6 +38,7 @@ class GNNConfig(SharedRows):
     Attributes:
         dim: Features of another width pass through a linear map to it.
         hidden_dim: Also the width of the rows from which links are predicted.
+        input_dropout: Those that stay are scaled by ``1 / (1 - input_dropout)``.
         init: "xavier" is uniform, by the table's shape; "normal" is standard.
         fanouts: Of each edge type: steps are mini-batches of sampled neighbourhoods.
         clip_norm: Of each table and of each network, whose gradients are scaled down to it.
@@ -60,6 +62,9 @@ class GNNConfig(SharedRows):
     hidden_dim: Count = Field(default=64, ge=1, le=65_536, description="width between layers")
     num_layers: Count = Field(default=2, ge=1, le=100, description="rounds of messages")
     dropout: Number = Field(default=0.5, ge=0, lt=1, description="after each hidden layer")
+    input_dropout: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of the numbers of input rows that a step leaves out"
+    )
     weight_decay: Number = Field(default=0.0, ge=0, le=1e3, description="of the network's Adam")
     dense_lr: Number | None = Field(default=None, gt=0, le=1e3, description="of the network; null: train.lr")
     init: Literal["xavier", "normal"] = Field(default="xavier", description="first rows of the tables")

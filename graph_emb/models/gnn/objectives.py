@@ -84,6 +84,7 @@ class ItemTraining(Objective):
     def __init__(self, trainer: Trainer, num_items: int, owned: Tensor, *networks: nn.Module) -> None:
         super().__init__(trainer, *networks)
         self._num = num_items
+        trainer.steps_per_epoch = max(1, -(-num_items // (trainer.config.batch_size or max(1, num_items))))
         self._owned = torch.zeros(num_items, dtype=torch.bool).index_fill_(0, owned, True)
 
     def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
@@ -278,6 +279,7 @@ class TripleTraining(Objective):
             shares, num_shares = list(trainer.blocks.own), config.blocks
         self._shares = shares
         self._batches = [Batches(graph, config, seed, share, num_shares, lockstep=True) for share in shares]
+        trainer.steps_per_epoch = self._batches[0].steps_per_epoch
         self._network, self._decoder = decoder, trainer.shared(decoder)
         self._best, self._epoch = BestRows(), 0
         trainer.optimizers.append(

@@ -313,6 +313,7 @@ def fit(
                     progress=progress and trainer.rank == 0,
                     on_evaluation=on_evaluation,
                     begun=begun,
+                    plateau=trainer.plateau if config.lr_decay == "plateau" else None,
                     after_epoch=None if checkpoints is None else checkpoints.after,
                     on_interrupt=None if several else partial(interrupts.append, True),
                     stops=stops,

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.core.errors import ConfigError
@@ -40,6 +41,8 @@ class Trainer:
         device: Where the network runs.
     Attributes:
         first_row: Of a part of the graph, the number in partition order of its first target node; else 0.
+        steps_per_epoch: What trains the network says it; for the schedule of rates.
+        plateau: The factor of all rates that follows the validation.
         average: Averaged weights, which are evaluated instead of the last ones; None: no average.
         blocks: Of each step; None: a rank computes the nodes of a step that it owns at once.
     Raises:
@@ -70,6 +73,7 @@ class Trainer:
         self.optimizers = [
             torch.optim.Adam(network.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         ]
+        self.plateau = config.new_plateau()
         self.average: WeightAverage | None = None
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
@@ -78,6 +82,7 @@ class Trainer:
         self._repeated: dict[int, Batch] = {}  # of a partitioned graph or of blocks: what every step computes
         self._part_rows: PartRows | None = None
         self._epoch = self._step = 0
+        self.steps_per_epoch = 1
         self._own = graph if isinstance(graph, OwnEdges) else None
         self.first_row = 0 if self._own is None else self._own.places[target].owned(self.rank)[0]
         fanouts = (-1,) * config.num_layers if config.fanouts is None else config.fanouts
@@ -120,17 +125,17 @@ class Trainer:
         if self._sampling is None:
             return self.compute_all().index_select(0, nodes.to(self.device))
         if not (repeated and self.config.fanouts is None):
-            return self._computed(self.network, self._sampled(self._sampling, nodes))
+            return self._trained_rows(self._sampled(self._sampling, nodes))
         if self.blocks is not None:  # whose nodes come in the same order in every step
-            return self._computed(self.network, self._known(self.blocks.current, self._sampling, nodes))
+            return self._trained_rows(self._known(self.blocks.current, self._sampling, nodes))
         order = torch.argsort(self._names(nodes))
         batch = self._known(0, self._sampling, nodes[order])
-        return self._computed(self.network, batch).index_select(0, torch.argsort(order).to(self.device))
+        return self._trained_rows(batch).index_select(0, torch.argsort(order).to(self.device))
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
         assert self._whole is not None
-        return self._computed(self.network, self._whole)
+        return self._trained_rows(self._whole)
 
     def _sampled(self, sampling: NeighborSampling, nodes: Tensor) -> Batch:
         """A batch on the network's device; of a partitioned graph its inputs are rows of tables."""
@@ -141,8 +146,15 @@ class Trainer:
             self._repeated[block] = self._sampled(sampling, nodes)
         return self._repeated[block]
 
-    def _computed(self, network: Any, batch: Batch, tables: Mapping[str, Any] | None = None) -> Tensor:
+    def _trained_rows(self, batch: Batch) -> Tensor:
+        return self._computed(self.network, batch, dropout=self.config.input_dropout)
+
+    def _computed(
+        self, network: Any, batch: Batch, tables: Mapping[str, Any] | None = None, dropout: float = 0.0
+    ) -> Tensor:
         rows = self.inputs.gather(batch.inputs, tables, are_rows=self._own is not None)
+        if dropout:
+            rows = {ntype: F.dropout(of_type, dropout) for ntype, of_type in rows.items()}
         out: Tensor = network(batch.blocks, rows)[self.target]
         return out
 
@@ -232,6 +244,7 @@ class Trainer:
 
     def step(self, *networks: nn.Module) -> None:
         """Apply the gradients of the networks and of the tables, each clipped on its own."""
+        self._set_rates()
         self._step += 1
         if self.blocks is not None:
             self.blocks.sum_gradients(networks)
@@ -242,6 +255,16 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         self.inputs.step(self.config.clip_norm, self._squared_norm)
+
+    def _set_rates(self) -> None:
+        """Of the next step, by the schedule."""
+        step = (self._epoch - 1) * self.steps_per_epoch + self._step
+        share = self.plateau.scale * self.config.share_of_step(step, self.config.epochs * self.steps_per_epoch)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.config.network_lr * share
+        for group in [] if self.inputs.optimizer is None else self.inputs.optimizer.param_groups:
+            group["lr"] = self.config.first_lr * share
 
     def _squared_norm(self, squares: list[float]) -> float:
         return self.total(sum(squares))[0] if self.blocks is None else self.blocks.total(squares)

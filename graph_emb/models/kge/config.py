@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from graph_emb.core.errors import unknown_name
 from graph_emb.core.settings import Count, Number
-from graph_emb.models.schedule import ScheduleName
+from graph_emb.models.schedule import RateSchedule, ScheduleName
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
@@ -86,7 +86,7 @@ class TripleSettings(ModelSettings):
         return self
 
 
-class KGEConfig(TripleSettings, TableKind, MultilevelStart):
+class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     """Fields of all knowledge-graph models: those of triples, validation and early stopping.
 
     ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
@@ -105,8 +105,6 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
         products: ``bfloat16`` rounds the factors to 8 binary digits and adds in float32, where the processor has
             instructions for that; elsewhere it changes nothing.
         dropout: Of the given entity's row and the relation's; those that stay are scaled by ``1 / (1 - dropout)``.
-        lr_decay: ``plateau`` multiplies the rate by ``lr_factor`` after each ``lr_patience`` validations in a row
-            that were no better.
     """
 
     family: ClassVar[str] = "kge"
@@ -152,15 +150,6 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of both tables")
     lr_decay: Annotated[ScheduleName, At("train.lr_decay")] = Field(
         default="linear", description="linear or cosine: to zero over all epochs; plateau: by the validation; none"
-    )
-    warmup: Annotated[Number, At("train.warmup")] = Field(
-        default=0.0, ge=0, lt=1, description="share of the training in which the rate rises to its first value"
-    )
-    lr_factor: Annotated[Number | None, At("train.lr_factor")] = Field(
-        default=None, gt=0, lt=1, description="of the rate at a plateau; null: 0.5"
-    )
-    lr_patience: Annotated[Count | None, At("train.lr_patience")] = Field(
-        default=None, ge=1, description="validations that are no better before a plateau's step; null: 1"
     )
     epochs: Epochs = 15
     weight_decay: WeightDecay = None
@@ -249,9 +238,6 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart):
     def _a_plateau_can_be_seen(self) -> KGEConfig:
         if self.lr_decay == "plateau" and not self.valid_every:
             raise ValueError("lr_decay = 'plateau' follows validations; set valid_every")
-        for name in ("lr_factor", "lr_patience") if self.lr_decay != "plateau" else ():
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} = {getattr(self, name)!r} belongs to lr_decay=plateau; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -31,7 +31,6 @@ from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.queries import QueryBatches
-from graph_emb.models.schedule import Plateau, share_of_rate
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.buckets import BucketSchedule
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
@@ -269,7 +268,7 @@ class _KGETraining:
             parts = EntityParts.of(model.entity.book, model.rows)
             self.batches = Batches(graph, config, seed, *ranks, parts, own, buckets, model.rows)
         self._held: list[tuple[int, int]] = []
-        self.plateau = Plateau(config.lr_factor or 0.5, config.lr_patience or 1)
+        self.plateau = config.new_plateau()
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         if buckets is not None and self.model.entities_in_file:
             self._check_room(buckets)
@@ -390,9 +389,8 @@ class _KGETraining:
 
     def _set_rate(self, step: int) -> float:
         config = self.model.config
-        total = config.epochs * self.batches.steps_per_epoch
-        done = (step + 1) / total if step < config.warmup * total else step / total
-        rate = config.first_lr * self.plateau.scale * share_of_rate(config.lr_decay, config.warmup, done)
+        share = config.share_of_step(step, config.epochs * self.batches.steps_per_epoch)
+        rate = config.first_lr * self.plateau.scale * share
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate

@@ -18,7 +18,14 @@ from tests.models.gnn.planted import planted, planted_links, planted_triples
 
 RUNS = {
     "whole graph": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, patience=5), **how),
-    "sampled": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, fanouts=(3, 3), batch_size=16), **how),
+    "sampled": lambda **how: train_rgcn(
+        *planted(),
+        RGCNConfig(epochs=6, fanouts=(3, 3), batch_size=16, lr_decay="cosine", warmup=0.2, input_dropout=0.2),
+        **how,
+    ),
+    "plateau": lambda **how: train_rgcn(
+        *planted(), RGCNConfig(epochs=6, lr=1e-3, lr_decay="plateau", lr_factor=0.3), **how
+    ),
     "by relation": lambda **how: train_rgcn(
         *planted(), RGCNConfig(inputs="basis", num_bases=2, hidden_dim=4, epochs=6, ema_decay=0.5), **how
     ),

@@ -18,10 +18,12 @@ from graph_emb.graph.views import message_graph
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn import networks
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.objectives import Objective
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, TripleTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.gnn.trainer import Trainer
+from graph_emb.models.schedule import share_of_rate
 from tests.models.gnn.planted import planted, planted_links, planted_triples
 
 QUICK = RGCNConfig(epochs=30, lr=0.02, dropout=0.0)
@@ -149,6 +151,70 @@ def test_sage_counts_the_parameters_of_ogbs_recipe() -> None:
     graph, task = planted_links()
     result = train_sage(graph, task, SAGEConfig(epochs=1, eval_every=1))
     assert result.num_parameters == 1_421_057 - (4267 - 40) * 256
+
+
+@pytest.mark.parametrize("kind", ["classes", "links", "triples"])
+def test_rates_of_tables_and_networks_follow_the_schedule_step_by_step(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[float]] = []
+    apply = InputRows.step
+
+    def step(self: InputRows, *args: Any) -> None:
+        assert self.optimizer is not None
+        told[-1].append(self.optimizer.param_groups[0]["lr"])
+        apply(self, *args)
+
+    def step_all(self: Trainer, *of: Any) -> None:
+        told.append([])
+        whole(self, *of)
+        told[-1] += [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    whole = Trainer.step
+    monkeypatch.setattr(InputRows, "step", step)
+    monkeypatch.setattr(Trainer, "step", step_all)
+    how: dict[str, Any] = {"epochs": 3, "lr": 0.02, "dense_lr": 0.05, "lr_decay": "linear", "warmup": 0.25}
+    if kind == "classes":
+        train_rgcn(*planted(), QUICK.replace(batch_size=30, fanouts=(2, 2), **how))
+    elif kind == "links":
+        train_sage(*planted_links(), LINKS.replace(patience=None, eval_every=3, **how))
+    else:
+        sizes = {"num_negatives": 8, "chunk_size": 16, "batch_size": 64}
+        graph = planted_triples()
+        train_rgcn(message_graph(graph), TripleTask(graph), RGCNConfig(dim=8, hidden_dim=8, **sizes, **how))
+    total = len(told)
+    assert total > 3, "several steps an epoch"
+    for number, rates in enumerate(told):
+        share = share_of_rate("linear", 0.25, (number + (number < 0.25 * total)) / total)
+        assert rates == pytest.approx([0.02 * share] + [0.05 * share] * (len(rates) - 1))
+
+
+def test_rates_fall_where_validations_are_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    whole = Trainer.step
+
+    def step(self: Trainer, *of: Any) -> None:
+        whole(self, *of)
+        told.extend(group["lr"] for group in self.optimizers[0].param_groups)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    train_rgcn(*planted(), QUICK.replace(epochs=5, lr=1e-12, lr_decay="plateau", lr_factor=0.1, lr_patience=2))
+    assert [rate / 1e-12 for rate in told] == pytest.approx([1, 1, 1, 0.1, 0.1]), "the first validation is the best"
+
+
+def test_input_rows_lose_numbers_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    forward = networks.RGCN.forward
+
+    def watched(self: networks.RGCN, blocks: Any, rows: Any) -> Any:
+        shares[self.training].append(float((rows["user"] == 0).float().mean()))
+        return forward(self, blocks, rows)
+
+    monkeypatch.setattr(networks.RGCN, "forward", watched)
+    for options in ({}, {"fanouts": (4, 4), "batch_size": 16}):
+        train_rgcn(*planted(), QUICK.replace(epochs=2, input_dropout=0.4, **options))
+    assert np.mean(shares[True]) == pytest.approx(0.4, abs=0.05)
+    assert set(shares[False]) == {0.0}
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
