@@ -121,9 +121,31 @@ def _emit_copy_at(typingctx: Any, target: Any, source: Any, num_bytes: Any) -> A
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+def _emit_equal_in_line(typingctx: Any, address: Any, word: Any) -> Any:
+    """Eight comparisons at once, in a bit each."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word64, lane, eight = ir.IntType(64), ir.IntType(32), ir.VectorType(ir.IntType(64), 8)
+        line = builder.load(builder.inttoptr(args[0], eight.as_pointer()), align=LINE)
+        any_ = ir.Constant(eight, ir.Undefined)
+        one = builder.insert_element(any_, args[1], lane(0))
+        words = builder.shuffle_vector(one, any_, ir.Constant(ir.VectorType(lane, 8), [0] * 8))
+        return builder.zext(builder.bitcast(builder.icmp_signed("==", line, words), ir.IntType(8)), word64)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _emit_lowest_bit(typingctx: Any, bits: Any) -> Any:
+    return types.int64(types.int64), lambda context, builder, sig, args: builder.cttz(args[0], ir.IntType(1)(1))
+
+
 number_at: Any = intrinsic(_emit_number_at)
 ask_at: Any = intrinsic(_emit_ask_at)
 copy_at: Any = intrinsic(_emit_copy_at)
+equal_in_line: Any = intrinsic(_emit_equal_in_line)
+"""``equal_in_line(address, word)``: which int64 of the cache line at an address equal a word, the k-th in bit k."""
+lowest_bit: Any = intrinsic(_emit_lowest_bit)
+"""``lowest_bit(bits)``: the position of the lowest one of an int64 that is not 0."""
 
 
 def _emit_uncounted(typingctx: Any, array: Any) -> Any:

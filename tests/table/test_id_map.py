@@ -48,6 +48,18 @@ def test_random_programs_equal_a_dict(kind: str, seed: int) -> None:
     assert len(all_ids) == len(set(all_ids.tolist()))
 
 
+def test_a_number_is_not_taken_for_the_key_that_it_equals() -> None:
+    """Keys and numbers of four places lie in one cache line, whose words are compared at once."""
+    low, high = np.sort(one_hash(4000)[1:])[-2:]  # large, of one line
+    found = IdMap(100, "map")
+    found.add(np.array([low]), np.array([high - 1]))  # kept plus one
+    assert found.find(np.array([low, high])).tolist() == [high - 1, -1]
+    found.add(np.array([high]), np.array([7]))
+    assert found.find(np.array([low, high])).tolist() == [high - 1, 7]
+    found.set(np.array([high]), np.array([8]))
+    assert found.find(np.array([low, high])).tolist() == [high - 1, 8]
+
+
 def test_a_growth_moves_few_ids_and_memory_follows_them() -> None:
     found, ids = IdMap(1 << 18, "map"), np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1 << 18)
     grown = []
