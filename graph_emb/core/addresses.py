@@ -23,6 +23,9 @@ from graph_emb.core.compiled import njit
 
 Columns = tuple[np.ndarray | None, ...]
 """The arrays of a job, contiguous, of one or two dimensions; None where it has none at this place."""
+FLAGS = 3
+"""Choices that a loop over rows takes as its last arguments, each None or something else: numba (0.68) drops a branch
+at compile time where an argument, and nothing but an argument, is None."""
 
 
 class Kind(NamedTuple):
@@ -30,7 +33,7 @@ class Kind(NamedTuple):
 
     Attributes:
         arrays: The letter of numpy's type and the dimensions of each array, None where there is none.
-        flags: Choices that are made when the loop is compiled.
+        flags: Choices that are made when the loop is compiled; at most ``FLAGS``, and of a loop over rows alone.
     """
 
     arrays: tuple[tuple[str, int] | None, ...]
@@ -65,7 +68,7 @@ class Loop:
         """Take the loop.
 
         Args:
-            function: Of (kind, where, jobs, part, parts), which ``array_at`` and ``flag`` read. It returns nothing.
+            function: Of (kind, where, jobs, part, parts), which ``array_at`` reads. It returns nothing.
             options: Of ``njit``.
         """
         self._compiled = njit(cache=True, nogil=True, no_cpython_wrapper=True, **options)(function)
@@ -73,18 +76,47 @@ class Loop:
 
     def run(self, kind: Kind, jobs: Sequence[Columns], parts: int) -> None:
         """Run the loop over jobs of a kind, whose parts numba's threads share."""
-        address = self._addresses.get(kind)
-        if address is None:
-            address = self._addresses[kind] = self._address(kind)
-        found = [_NOWHERE if array is None else _where(array) for arrays in jobs for array in arrays]
-        where = np.array(found, np.int64)
-        _in_parts(address, where.__array_interface__["data"][0], len(jobs), parts)
+        where = _table(jobs)
+        _in_parts(self._address(kind), where.__array_interface__["data"][0], len(jobs), parts)
 
     def _address(self, kind: Kind) -> int:
-        signature = (KindType(kind), *[types.int64] * 4)
-        self._compiled.compile(signature)
-        made = self._compiled.overloads[signature]
-        return made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
+        known = self._addresses.get(kind)
+        if known is None:
+            signature = (KindType(kind), *[types.int64] * 4, *self._flags(kind))
+            self._compiled.compile(signature)
+            made = self._compiled.overloads[signature]
+            known = self._addresses[kind] = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
+        return known
+
+    def _flags(self, kind: Kind) -> list[Any]:
+        return []
+
+
+class RowLoop(Loop):
+    """A loop over some rows of a job; all rows of all jobs are shared among the parts.
+
+    The function is one of (kind, where, j, low, high, *flags): of job j the rows [low, high), and ``FLAGS`` flags.
+    """
+
+    def __init__(self, function: Any, counted: int, **options: Any) -> None:
+        """Take the loop; a job has as many rows as its array at the place ``counted``."""
+        super().__init__(function, **options)
+        self._counted = counted
+
+    def run(self, kind: Kind, jobs: Sequence[Columns], parts: int) -> None:
+        """Run the loop over the rows of jobs of a kind; numba's threads share the parts."""
+        where = _table(jobs)
+        rows = np.ascontiguousarray(where[self._counted :: len(kind.arrays), 1])
+        _in_shares(self._address(kind), where.__array_interface__["data"][0], rows, int(rows.sum()), parts)
+
+    def _flags(self, kind: Kind) -> list[Any]:
+        flags = (*kind.flags, *[False] * (FLAGS - len(kind.flags)))
+        return [types.voidptr if chosen else types.none for chosen in flags]
+
+
+def _table(jobs: Sequence[Columns]) -> np.ndarray:
+    """Where the arrays of all jobs are, (J A, 3): address, length, width."""
+    return np.array([_NOWHERE if array is None else _where(array) for arrays in jobs for array in arrays], np.int64)
 
 
 _NOWHERE = (0, 0, 0)
@@ -95,23 +127,49 @@ def _where(array: np.ndarray) -> tuple[int, int, int]:
     return array.__array_interface__["data"][0], shape[0], shape[-1]
 
 
-def _emit_call(typingctx: Any, address: Any, where: Any, jobs: Any, part: Any, parts: Any) -> Any:
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind, number = cgutils.voidptr_t, ir.IntType(64)  # as numba's function for C takes them; it returns None
-        function = ir.FunctionType(cgutils.voidptr_t, [kind, *[number] * 4])
-        builder.call(builder.inttoptr(args[0], function.as_pointer()), [kind(None), *args[1:]])
-        return context.get_dummy_value()
+def _calling(flags: int) -> Any:
+    """A call of a loop's function by address, with this many flags."""
 
-    return types.void(*[types.int64] * 5), generate
+    def emit(typingctx: Any, address: Any, where: Any, first: Any, second: Any, third: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind, number = cgutils.voidptr_t, ir.IntType(64)  # as numba's function for C takes them; it returns None
+            function = ir.FunctionType(kind, [kind, *[number] * 4, *[kind] * flags])
+            given = [kind(None), *args[1:], *[kind(None)] * flags]
+            builder.call(builder.inttoptr(args[0], function.as_pointer()), given)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), generate
+
+    return intrinsic(emit)
 
 
-_call: Any = intrinsic(_emit_call)
+_call: Any = _calling(0)
+_call_with_flags: Any = _calling(FLAGS)
+
+
+@njit(inline="always")
+def share(part, parts, num):  # type: ignore[no-untyped-def]
+    """The rows [low, high) of one of several equal shares."""
+    return part * num // parts, (part + 1) * num // parts
 
 
 @njit(parallel=True, cache=True, nogil=True)
 def _in_parts(address, where, jobs, parts):  # type: ignore[no-untyped-def]
     for part in prange(parts):
         _call(address, where, jobs, np.int64(part), parts)
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _in_shares(address, where, rows, num, parts):  # type: ignore[no-untyped-def]
+    """Call the function for the rows of each job, counted from its first, that lie in a part's share of all rows."""
+    for part in prange(parts):
+        low, high = share(np.int64(part), parts, num)
+        before = np.int64(0)
+        for j in range(len(rows)):
+            start, stop = max(low, before) - before, min(high, before + rows[j]) - before
+            before += rows[j]
+            if start < stop:
+                _call_with_flags(address, where, np.int64(j), start, stop)
 
 
 def _emit_array(typingctx: Any, kind: Any, where: Any, j: Any, k: Any) -> Any:
@@ -142,12 +200,4 @@ def _emit_array(typingctx: Any, kind: Any, where: Any, j: Any, k: Any) -> Any:
     return made(kind, types.int64, types.int64, k), generate
 
 
-def _emit_flag(typingctx: Any, kind: Any, k: Any) -> Any:
-    """Flag k, a constant, as an argument by which numba drops branches: None where it does not hold."""
-    if kind.kind.flags[k.literal_value]:
-        return types.boolean(kind, k), lambda context, *_: context.get_constant(types.boolean, True)
-    return types.none(kind, k), lambda context, *_: context.get_dummy_value()
-
-
 array_at: Any = intrinsic(prefer_literal=True)(_emit_array)
-flag: Any = intrinsic(prefer_literal=True)(_emit_flag)

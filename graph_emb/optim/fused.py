@@ -41,7 +41,8 @@ class Use(NamedTuple):
 
 
 def _use_sgd(rule: Any, state: dict[str, np.ndarray]) -> Use:
-    return Use(kernels._sgd, (state.get("momentum_buffer"), None, None), (rule.lr, rule.momentum))
+    buffer = state.get("momentum_buffer")
+    return Use(kernels._sgd, (buffer, None, None), (rule.lr, rule.momentum), (), (buffer is not None,))
 
 
 def _use_lars(rule: Any, state: dict[str, np.ndarray]) -> Use:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 from numba.extending import overload
 
-from graph_emb.core.addresses import Loop, array_at, flag
+from graph_emb.core.addresses import RowLoop, array_at
 from graph_emb.core.compiled import njit
-from graph_emb.optim.merging import ask_for, merged, share
+from graph_emb.optim.merging import ask_for, merged
 from graph_emb.optim.rounding import FAST, close, number_at, opened, put_number, row_chance, row_of, subtract
 from graph_emb.optim.row_options import begin, end
 from graph_emb.table.row_memory import keep_alive, prefetch, uncounted
@@ -24,18 +24,10 @@ WEIGHT, FIRST_STATE, SECOND_STATE, CLOCK = range(4)
 DISTINCT, FIRST, FOLLOWING, GRADS, SOURCE, FACTOR, IDS, DECAYS, SHARES, NUMBERS, COUNTS = range(4, 15)
 """The places of a job's arrays (``graph_emb.core.addresses``): of its table; of the groups of the pushed rows, of their
 gradients, of the numbers that each touched row brings; its own numbers, and counts and choices."""
-ALONE, BY_ROW, OWN_DECAY = range(3)
-"""The places of a kind's flags: a rule without options and chance, state per row, a decay inside the formula."""
 
 
-def _fused(function: Callable[..., None]) -> Loop:
-    return Loop(function, fastmath=FAST, error_model="numpy")
-
-
-def _loop(function: Callable[..., None]) -> Callable[..., None]:
-    return njit(fastmath=FAST, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-        function
-    )
+def _fused(function: Callable[..., None]) -> RowLoop:
+    return RowLoop(function, DISTINCT, fastmath=FAST, error_model="numpy")
 
 
 def _formula(function: Callable[..., None]) -> Callable[..., None]:
@@ -74,17 +66,11 @@ def _counts(counts):
     return counts[0], counts[1], np.uint64(counts[2]), counts[3] != 0, counts[4] != 0
 
 
-@njit(forceinline=True)
-def _overlap(before, rows, low, high):
-    """The rows of a job, counted from its first, among rows [low, high) of all jobs, those of earlier ones before."""
-    return max(low, before) - before, min(high, before + rows) - before
-
-
-# numba compiles a form for each kind and drops the branches that are for the others: None (no state, no decay inside
-# the formula), and state per element (two dimensions) or per row (one). State of 16 bits is rounded by ``chance``, with
-# a seed for each, so that their errors have nothing in common. A rule ``alone``, without options and chance, takes rows
-# of 16 bits where they lie: they are widened and rounded on the way through the registers, since passes of their own
-# over a copy cost more than the memory of the next row hides.
+# numba compiles a form for each kind and drops the branches that are for the others, by flags that are None: no state,
+# state per element and not per row, no decay inside the formula. State of 16 bits is rounded by ``chance``, with a seed
+# for each, so that their errors have nothing in common. A rule ``alone``, without options and chance, takes rows of 16
+# bits where they lie: they are widened and rounded on the way through the registers, since passes of their own over a
+# copy cost more than the memory of the next row hides.
 
 
 @_formula
@@ -98,12 +84,13 @@ def _sgd_row(row, kept, g, lr, momentum):
             put_number(row, d, number_at(row, d) - lr * b)
 
 
-@_loop
-def _sgd_rows(low, high, kind, where, j, buffer, alone):
+@_fused
+def _sgd(kind, where, j, low, high, alone, has_buffer, _):
     distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
     following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
     each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
     weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    buffer = array_at(kind, where, j, FIRST_STATE)
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, momentum = f32(numbers[7]), f32(numbers[8])
@@ -115,12 +102,12 @@ def _sgd_rows(low, high, kind, where, j, buffer, alone):
     for k in range(low, high):
         if k + ahead < high:
             prefetch(weight, distinct[k + ahead])
-            if buffer is not None:
+            if has_buffer is not None:
                 prefetch(buffer, distinct[k + ahead])
             ask_for(grads, first[k + ahead])
         r = distinct[k]
         merged(grads, first[k], following, mean, g)
-        kept = None if buffer is None else opened(buffer, r, wide, wide_bits)
+        kept = None if has_buffer is None else opened(buffer, r, wide, wide_bits)
         if alone is None:
             row = opened(weight, r, held, bits)
             begin(row, g, options, each, k, old)
@@ -129,24 +116,9 @@ def _sgd_rows(low, high, kind, where, j, buffer, alone):
             close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
         else:
             _sgd_row(row_of(weight, r), kept, g, lr, momentum)
-        if buffer is not None:
+        if has_buffer is not None:
             close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
     keep_alive(scratch)
-
-
-@_fused
-def _sgd(kind, where, jobs, part, parts):
-    num = before = 0
-    for j in range(jobs):
-        num += len(array_at(kind, where, j, DISTINCT))
-    low, high = share(part, parts, num)
-    for j in range(jobs):
-        rows = len(array_at(kind, where, j, DISTINCT))
-        start, stop = _overlap(before, rows, low, high)
-        before += rows
-        if start < stop:
-            buffer = array_at(kind, where, j, FIRST_STATE)
-            _sgd_rows(start, stop, kind, where, j, buffer, flag(kind, ALONE))
 
 
 @_formula
@@ -166,12 +138,13 @@ def _lars_row(row, kept, g, lr, momentum, eta, decay):
         put_number(row, d, number_at(row, d) - b)
 
 
-@_loop
-def _lars_rows(low, high, kind, where, j, buffer, alone):
+@_fused
+def _lars(kind, where, j, low, high, alone, _, __):
     distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
     following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
     each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
     weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    buffer = array_at(kind, where, j, FIRST_STATE)
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, momentum, eta, decay = f32(numbers[7]), f32(numbers[8]), f32(numbers[9]), f32(numbers[10])
@@ -200,21 +173,6 @@ def _lars_rows(low, high, kind, where, j, buffer, alone):
     keep_alive(scratch)
 
 
-@_fused
-def _lars(kind, where, jobs, part, parts):
-    num = before = 0
-    for j in range(jobs):
-        num += len(array_at(kind, where, j, DISTINCT))
-    low, high = share(part, parts, num)
-    for j in range(jobs):
-        rows = len(array_at(kind, where, j, DISTINCT))
-        start, stop = _overlap(before, rows, low, high)
-        before += rows
-        if start < stop:
-            buffer = array_at(kind, where, j, FIRST_STATE)
-            _lars_rows(start, stop, kind, where, j, buffer, flag(kind, ALONE))
-
-
 @_formula
 def _adagrad_row(row, sums, g, by_row, lr, eps):
     if by_row is None:
@@ -232,12 +190,13 @@ def _adagrad_row(row, sums, g, by_row, lr, eps):
         subtract(row, g, scale, square)
 
 
-@_loop
-def _adagrad_rows(low, high, kind, where, j, total, alone, by_row):
+@_fused
+def _adagrad(kind, where, j, low, high, alone, by_row, _):
     distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
     following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
     each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
     weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    total = array_at(kind, where, j, FIRST_STATE)
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, eps = f32(numbers[7]), f32(numbers[8])
@@ -264,21 +223,6 @@ def _adagrad_rows(low, high, kind, where, j, total, alone, by_row):
             _adagrad_row(row_of(weight, r), sums, g, by_row, lr, eps)
         close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
     keep_alive(scratch)
-
-
-@_fused
-def _adagrad(kind, where, jobs, part, parts):
-    num = before = 0
-    for j in range(jobs):
-        num += len(array_at(kind, where, j, DISTINCT))
-    low, high = share(part, parts, num)
-    for j in range(jobs):
-        rows = len(array_at(kind, where, j, DISTINCT))
-        start, stop = _overlap(before, rows, low, high)
-        before += rows
-        if start < stop:
-            total = array_at(kind, where, j, FIRST_STATE)
-            _adagrad_rows(start, stop, kind, where, j, total, flag(kind, ALONE), flag(kind, BY_ROW))
 
 
 @njit(inline="always")
@@ -330,12 +274,14 @@ def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e
         subtract(row, g, ratio, None)
 
 
-@_loop
-def _adam_rows(low, high, kind, where, j, first_moment, second_moment, step, alone, by_row, decays):
+@_fused
+def _adam(kind, where, j, low, high, alone, by_row, decays):
     distinct, first = array_at(kind, where, j, DISTINCT), array_at(kind, where, j, FIRST)
     following, grads = array_at(kind, where, j, FOLLOWING), _gradients(kind, where, j)
     each, ids = (array_at(kind, where, j, DECAYS), array_at(kind, where, j, SHARES)), array_at(kind, where, j, IDS)
     weight, numbers = array_at(kind, where, j, WEIGHT), array_at(kind, where, j, NUMBERS)
+    first_moment, second_moment = array_at(kind, where, j, FIRST_STATE), array_at(kind, where, j, SECOND_STATE)
+    step = array_at(kind, where, j, CLOCK)
     counts, width = array_at(kind, where, j, COUNTS), weight.shape[1]
     options, (ahead, at, seed, mean, by_chance) = _options(numbers), _counts(counts)
     lr, beta1, beta2, eps, own = f32(numbers[7]), numbers[8], numbers[9], numbers[10], f32(numbers[11])
@@ -374,23 +320,3 @@ def _adam_rows(low, high, kind, where, j, first_moment, second_moment, step, alo
         close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
         close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
     keep_alive(scratch)
-
-
-@_fused
-def _adam(kind, where, jobs, part, parts):
-    num = before = 0
-    for j in range(jobs):
-        num += len(array_at(kind, where, j, DISTINCT))
-    low, high = share(part, parts, num)
-    for j in range(jobs):
-        rows = len(array_at(kind, where, j, DISTINCT))
-        start, stop = _overlap(before, rows, low, high)
-        before += rows
-        if start < stop:
-            first_moment, second_moment = (
-                array_at(kind, where, j, FIRST_STATE),
-                array_at(kind, where, j, SECOND_STATE),
-            )
-            step, alone, by_row = array_at(kind, where, j, CLOCK), flag(kind, ALONE), flag(kind, BY_ROW)
-            _adam_rows(start, stop, kind, where, j, first_moment, second_moment, step, alone, by_row,
-                       flag(kind, OWN_DECAY))  # fmt: skip

@@ -13,6 +13,7 @@ from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
+from graph_emb.core.addresses import share
 from graph_emb.core.compiled import INSIDE, njit
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import FAST, memory_of, widened
@@ -75,12 +76,6 @@ def merged(grads, start, following, mean, out):
         scale = np.float32(1.0) / np.float32(count)
         for d in range(out.shape[0]):
             out[d] *= scale
-
-
-@njit(inline="always")
-def share(part, parts, num):
-    """The rows [low, high) of one of several equal shares."""
-    return part * num // parts, (part + 1) * num // parts
 
 
 @njit(parallel=True, cache=True, nogil=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.core.addresses import Loop
+from graph_emb.core.addresses import RowLoop
 from graph_emb.core.compiled import group, group_each
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import Merge, Update, apply_update, apply_updates
@@ -74,8 +74,8 @@ def test_tables_of_several_dtypes_and_clocks_keep_their_own(options: dict[str, A
 
 def test_tables_of_one_kind_take_one_kernel_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    known = Loop.run
-    monkeypatch.setattr(Loop, "run", lambda *given: calls.append(len(given[2])) or known(*given))
+    known = RowLoop.run
+    monkeypatch.setattr(RowLoop, "run", lambda *given: calls.append(len(given[2])) or known(*given))
     rates = (0.5, 0.25, 0.125, 1.0)
     shards = [made(SGD(rate), shape) for rate, shape in zip(rates, SHAPES, strict=True)]
     before = [shard.weight.clone() for shard in shards]
