@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -294,7 +294,7 @@ def accuracies(trained: list[Any]) -> list[float]:
     return [e["test"]["accuracy"] for e in best]
 
 
-def in_servers(transport: Any, port: int) -> Any:
+def in_servers(transport: Any, port: int, train: Callable[[ProcessGroup], Any]) -> Any:
     os.environ.update(
         RANK=str(transport.rank),
         LOCAL_RANK=str(transport.rank),
@@ -305,25 +305,42 @@ def in_servers(transport: Any, port: int) -> Any:
     )
     group = ProcessGroup()
     try:
-        found = of_seeds(group)
+        found = train(group)
         transport.barrier()
         return found
     finally:
         group.close()
 
 
+def with_servers(train: Callable[[ProcessGroup], Any]) -> Any:
+    """Of two trainers of the kvstore mode."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return Cluster(trainers=2).run(in_servers, store.port, train)
+
+
 def test_ranks_and_servers_learn_within_one_std_of_one_process(two_ranks: Ranks) -> None:
     local = accuracies(of_seeds())
     least = np.mean(local) - max(np.std(local, ddof=1), 0.05)
     assert np.mean(accuracies(two_ranks.run(of_seeds_on_a_rank, 2)[0])) > least
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    first, second = Cluster(trainers=2).run(in_servers, store.port)
+    first, second = with_servers(of_seeds)
     assert np.mean(accuracies(first)) > least
     for ours, theirs in zip(first, second, strict=True):
         assert ours[0] == theirs[0], "the trainers agree about every evaluation"
         assert all(torch.equal(one, other) for one, other in zip(ours[2], theirs[2], strict=True))
+
+
+def a_step_in_blocks(group: ProcessGroup | None = None) -> Any:
+    return learn(BLOCKS["whole"].replace(blocks=4, dtype="float64", epochs=1), False, group)
+
+
+def test_networks_of_trainers_with_servers_keep_the_order_of_blocks() -> None:
+    """After a step from the same rows; what servers make of the rows is the rule of their mode."""
+    (told, _, dense), *trainers = a_step_in_blocks(), *with_servers(a_step_in_blocks)
+    for history, _, parameters in trainers:
+        assert history[0]["loss"] == told[0]["loss"]
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(parameters, dense, strict=True))
 
 
 def test_trainers_of_servers_are_told_to_bring_a_group() -> None:
