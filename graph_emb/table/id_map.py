@@ -5,7 +5,6 @@ Legend: B asked keys, R distinct keys, S sub-maps.
 
 from __future__ import annotations
 
-import bisect
 import mmap
 from typing import Any
 
@@ -17,12 +16,14 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.row_memory import ask_at, equal_in_line, lowest_bit, number_at, prefetch
 
-SUB_MAPS = 256
-FIRST_PLACES = 16  # of a sub-map
+SUB_BITS = 9  # of the hash
+SUB_MAPS = 1 << SUB_BITS
+FIRST_PLACES = 4  # of a sub-map
 GROWTH = 1.5  # of a sub-map that is full
 LIMITS = (0.54, 0.80)  # loads at which sub-maps grow: far enough apart that at any time as many are about to
 AHEAD = 16  # keys whose places are asked for before they are read
 LINE_PLACES = 4  # of a cache line
+CHUNK = 128  # places that are laid out at once
 KEYS, NUMBERS = 0b01010101, 0b10101010  # among the eight words of a line
 HUGE = 1 << 21  # bytes of a huge page
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux; Python names it from 3.13 on
@@ -51,40 +52,88 @@ def reserved(num_bytes: int, what: str, *, huge: bool = True) -> mmap.mmap:
 
 
 class _Blocks:
-    """Pieces of one range [0, size): the first hole that is large enough, so that what is used lies densely."""
+    """Pieces of one range [0, size): the first hole that is large enough, so that what is used lies densely.
 
-    def __init__(self, size: int) -> None:
-        self.size, self._end = size, 0
-        self._holes: list[tuple[int, int]] = []  # [low, high) below the end, ascending, none beside another
+    Args:
+        size: Of the range; pieces past it are told as well.
+        most: Pieces that are taken at once.
+    """
 
-    def take(self, num: int) -> int:
-        """The start of a new piece; past ``size`` where there is no room."""
-        for k, (low, high) in enumerate(self._holes):
-            if high - low >= num:
-                self._holes[k : k + 1] = [(low + num, high)] if high - low > num else []
-                return low
-        self._end += num
-        return self._end - num
+    def __init__(self, size: int, most: int) -> None:
+        self.size = size
+        self._holes = np.empty((most + 1, 2), np.int64)  # [low, high) below the end, ascending, none beside another
+        self._edge = np.zeros(2, np.int64)  # how many holes there are, and the end
 
-    def give(self, start: int, num: int) -> None:
-        """Take a piece back."""
-        k, stop = bisect.bisect(self._holes, (start, start)), start + num
-        if k < len(self._holes) and self._holes[k][0] == stop:
-            stop = self._holes.pop(k)[1]
-        if k and self._holes[k - 1][1] == start:
-            start = self._holes.pop(k := k - 1)[0]
-        if stop == self._end:
-            self._end = start
+    @property
+    def end(self) -> int:
+        """Of all pieces."""
+        return int(self._edge[1])
+
+    def take(self, nums: np.ndarray) -> np.ndarray:
+        """The starts of new pieces, one after the other."""
+        starts = np.empty(len(nums), np.int64)
+        _take(self._holes, self._edge, nums, starts)
+        return starts
+
+    def give(self, starts: np.ndarray, nums: np.ndarray) -> None:
+        """Take pieces back."""
+        _give(self._holes, self._edge, starts, nums)
+
+
+@njit(cache=True, nogil=True)
+def _take(holes: Any, edge: Any, nums: Any, starts: Any) -> None:
+    for k in range(len(nums)):
+        h = 0
+        while h < edge[0] and holes[h, 1] - holes[h, 0] < nums[k]:
+            h += 1
+        if h == edge[0]:
+            starts[k] = edge[1]
+            edge[1] += nums[k]
+            continue
+        starts[k] = holes[h, 0]
+        holes[h, 0] += nums[k]
+        if holes[h, 0] == holes[h, 1]:
+            _shift(holes, edge, h, -1)
+
+
+@njit(cache=True, nogil=True)
+def _give(holes: Any, edge: Any, starts: Any, nums: Any) -> None:
+    for k in range(len(starts)):
+        low, high, h = starts[k], starts[k] + nums[k], 0
+        while h < edge[0] and holes[h, 0] < low:
+            h += 1
+        if h < edge[0] and holes[h, 0] == high:  # join the hole after it, then the one before
+            high = holes[h, 1]
+            _shift(holes, edge, h, -1)
+        if h > 0 and holes[h - 1, 1] == low:
+            h -= 1
+            low = holes[h, 0]
+            _shift(holes, edge, h, -1)
+        if high == edge[1]:
+            edge[1] = low
         else:
-            self._holes.insert(k, (start, stop))
+            _shift(holes, edge, h, 1)
+            holes[h, 0], holes[h, 1] = low, high
+
+
+@njit(cache=True, nogil=True)
+def _shift(holes: Any, edge: Any, h: Any, by: Any) -> None:
+    """Take hole h out (-1), or make room for one before it (1)."""
+    if by < 0:
+        for k in range(h, edge[0] - 1):
+            holes[k, 0], holes[k, 1] = holes[k + 1, 0], holes[k + 1, 1]
+    else:
+        for k in range(edge[0], h, -1):
+            holes[k, 0], holes[k, 1] = holes[k - 1, 0], holes[k - 1, 1]
+    edge[0] += by
 
 
 class IdMap:
     """A number for each of a set of keys, which are int64 of any value whose bits are random (``hash_book.key_of``).
 
     Open addressing with linear probing (Knuth, TAOCP 6.4) by cache lines of four places, each looked through by one
-    comparison of vectors, in 256 sub-maps chosen by the hash: each grows by itself, by a half, so that a growth moves
-    a 256th of the keys and leaves few places empty. Their limits of load differ by as much, because sub-maps filled
+    comparison of vectors, in 512 sub-maps chosen by the hash: each grows by itself, by a half, so that a growth moves
+    a 512th of the keys and leaves few places empty. Their limits of load differ by as much, because sub-maps filled
     evenly would otherwise all grow at nearly the same moment. All lie densely in one memory of huge pages. A place is a
     key and its number plus one: fresh memory is empty places, and no key is reserved.
 
@@ -97,11 +146,11 @@ class IdMap:
         self.max_ids, self._what = max_ids, what
         # All blocks that a sub-map ever had are together less than four times its last one.
         most = 4 * (SUB_MAPS * FIRST_PLACES + int(GROWTH / LIMITS[0] * max_ids) + 4 * SUB_MAPS)
-        self._blocks = _Blocks(most)
+        self._blocks = _Blocks(most, 2 * SUB_MAPS)
         self._memory = reserved(16 * most, f"{what}: map of ids", huge=16 * most > 8 * HUGE)
         self._slots = np.frombuffer(self._memory, np.int64).reshape(-1, 2)
         self._sizes = np.full(SUB_MAPS, FIRST_PLACES, np.int64)
-        self._starts = np.array([self._blocks.take(FIRST_PLACES) for _ in range(SUB_MAPS)])
+        self._starts = self._blocks.take(self._sizes)
         self._used = np.zeros(SUB_MAPS, np.int64)
         self._limits = np.geomspace(*LIMITS, SUB_MAPS)
 
@@ -161,30 +210,28 @@ class IdMap:
 
     def _lay_out(self, subs: np.ndarray, sizes: np.ndarray) -> None:
         """Lay sub-maps out anew, without what was removed; those whose size, of (S,), is another one in a new block."""
-        moving = subs[sizes[subs] != self._sizes[subs]].tolist()
+        moving = subs[sizes[subs] != self._sizes[subs]]
         starts, before = self._starts.copy(), self._starts
-        for sub in moving:
-            starts[sub] = self._blocks.take(int(sizes[sub]))
+        starts[moving] = self._blocks.take(sizes[moving])
         full = bool((starts[subs] + sizes[subs] > self._blocks.size).any())
         if not full:
             _relay(self._slots, subs, before, self._sizes, starts, sizes)
-        for sub in moving:
-            old = (starts, sizes) if full else (before, self._sizes)
-            self._blocks.give(int(old[0][sub]), int(old[1][sub]))
+        of, lengths = (starts, sizes) if full else (before, self._sizes)
+        self._blocks.give(of[moving], lengths[moving])
         if full:
-            raise ConfigError(f"{self._what}: {int(sizes[subs].max())} places for ids of one hash of 8 bits do not fit")
+            raise ConfigError(f"{self._what}: {int(sizes[subs].max())} places for ids of one hash do not fit")
         self._starts, self._sizes = starts, sizes
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _sub_map(key: Any) -> Any:
-    return np.int64((np.uint64(key) * GOLDEN) >> np.uint64(56))
+    return np.int64((np.uint64(key) * GOLDEN) >> np.uint64(64 - SUB_BITS))
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _home(start: Any, size: Any, key: Any) -> Any:
     """The first place of a key's line: lines ascend with the next 32 bits of the hash."""
-    bits = ((np.uint64(key) * GOLDEN) >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
+    bits = ((np.uint64(key) * GOLDEN) >> np.uint64(32 - SUB_BITS)) & np.uint64(0xFFFFFFFF)
     return start + (np.int64((bits * np.uint64(size // LINE_PLACES)) >> np.uint64(32)) * LINE_PLACES)
 
 
@@ -279,14 +326,27 @@ def _count(keys: np.ndarray) -> np.ndarray:
 @njit(cache=True, nogil=True)
 def _relay(slots: Any, subs: Any, old_starts: Any, old_sizes: Any, starts: Any, sizes: Any) -> None:
     """Put what sub-maps hold into their new blocks, which may be the old ones; both are met in the order of hashes."""
+    kept = np.empty((CHUNK + 1, 2), np.int64)
     for sub in subs:
-        old = slots[old_starts[sub] : old_starts[sub] + old_sizes[sub]]
-        # Without a branch, of which half would be guessed wrongly: an empty place is overwritten by the next one.
-        kept, num = np.empty((len(old) + 1, 2), np.int64), 0
-        for i in range(len(old)):
-            kept[num, 0], kept[num, 1] = old[i, 0], old[i, 1]
-            num += old[i, 1] > 0
-        old[:] = 0
         start, size = starts[sub], sizes[sub]
-        for i in range(num):
-            _write(slots, start, size, _home(start, size, kept[i, 0]), kept[i, 0], kept[i, 1])
+        old = slots[old_starts[sub] : old_starts[sub] + old_sizes[sub]]
+        source = old.copy() if old_starts[sub] == start else old
+        if old_starts[sub] == start:
+            old[:] = 0
+        used = np.zeros(size // LINE_PLACES, np.uint8)  # of each line: places just written make a look at them slow
+        for low in range(0, len(source), CHUNK):
+            # Without a branch, of which half would be guessed wrongly: an empty place is overwritten by the next one.
+            num = 0
+            for i in range(low, min(len(source), low + CHUNK)):
+                kept[num, 0], kept[num, 1] = source[i, 0], source[i, 1]
+                num += source[i, 1] > 0
+            for i in range(num):
+                place = _home(start, size, kept[i, 0])
+                while used[(place - start) // LINE_PLACES] == LINE_PLACES:
+                    place = _following(place, start, size)
+                line = (place - start) // LINE_PLACES
+                place += used[line]
+                used[line] += 1
+                slots[place, 0], slots[place, 1] = kept[i, 0], kept[i, 1]
+        if old_starts[sub] != start:
+            old[:] = 0

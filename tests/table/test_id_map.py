@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from graph_emb.core.compiled import GOLDEN
 from graph_emb.core.errors import ConfigError
-from graph_emb.table.id_map import SUB_MAPS, IdMap
+from graph_emb.table.id_map import SUB_BITS, SUB_MAPS, IdMap, _Blocks
 
 EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
 
@@ -15,7 +17,7 @@ EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
 def one_hash(num: int, sub: int = 0) -> np.ndarray:
     """Keys that one sub-map gets, at one place of it: their hashes differ in bits that neither looks at."""
     inverse = pow(int(GOLDEN), -1, 1 << 64)
-    return np.array([((sub << 56 | k) * inverse) % (1 << 64) for k in range(num)], np.uint64).view(np.int64)
+    return np.array([((sub << 64 - SUB_BITS | k) * inverse) % (1 << 64) for k in range(num)], np.uint64).view(np.int64)
 
 
 @pytest.mark.parametrize("kind", ["random", "small", "one hash"])
@@ -70,7 +72,7 @@ def test_a_growth_moves_few_ids_and_memory_follows_them() -> None:
     assert found.find(ids).tolist() == list(range(len(ids)))
     assert max(grown[64:]) < SUB_MAPS / 8  # not all at once
     assert found.num_bytes() <= 32 * len(ids)
-    assert found._blocks._end * 16 < 1.2 * found.num_bytes()  # holes are used again
+    assert found._blocks.end * 16 < 1.2 * found.num_bytes()  # holes are used again
 
 
 def test_too_many_ids_are_refused_before_anything_changes() -> None:
@@ -91,9 +93,22 @@ def test_ids_of_one_hash_after_another_fill_the_map_and_are_refused() -> None:
         assert found.find(keys[::-1].copy()).tolist() == list(range(2000))[::-1]
         found.remove(keys)
 
-    with pytest.raises(ConfigError, match=r"table 'x': \d+ places for ids of one hash of 8 bits do not fit"):
+    with pytest.raises(ConfigError, match=r"table 'x': \d+ places for ids of one hash do not fit"):
         [fill(sub) for sub in range(SUB_MAPS)]
     assert len(found) == 0
     assert found.find(one_hash(2, 0)).tolist() == [-1, -1]
     found.add(again := one_hash(1000, 0), np.arange(1000))
     assert found.find(again).tolist() == list(range(1000))
+
+
+def test_pieces_never_overlap_and_the_end_comes_back() -> None:
+    rng, blocks, there = np.random.default_rng(0), _Blocks(10_000, 50), dict[int, int]()
+    for _ in range(200):
+        nums = rng.integers(1, 20, rng.integers(0, 50 - len(there) + 1))
+        there.update(zip(blocks.take(nums).tolist(), nums.tolist(), strict=True))
+        taken = sorted(there.items())
+        assert all(low + num <= after for (low, num), (after, _) in pairwise(taken))
+        assert blocks.end == max((low + num for low, num in taken), default=0)
+        gone = rng.permutation(np.array(list(there), np.int64))[: rng.integers(0, len(there) + 1)]
+        blocks.give(gone, np.array([there.pop(int(low)) for low in gone], np.int64))
+    assert blocks.end < 50 * 20 * 2  # holes are used again

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.core.compiled import numbered
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, key_of, keys_of, ranges_of_keys
 from graph_emb.graph.partition_book import RangeBook, RankRanges
@@ -311,7 +312,7 @@ class ServedShard(GrowingRows, SharedShard):
         absent = np.flatnonzero(at < 0)
         if not len(absent):
             return RowCopy(self._room.weight, torch.from_numpy(at), out)
-        keys, of = torch.unique(rows[torch.from_numpy(absent)], return_inverse=True)
+        keys, of = (torch.from_numpy(column) for column in numbered(rows.numpy()[absent]))
         there, values = self._client.find_near(self.spec.name, keys)
         known = there >= 0
         self._map.add(keys[known].numpy(), there[known].numpy())
