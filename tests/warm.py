@@ -47,6 +47,8 @@ PRELOADED = [
     "graph_emb.transport.collective",
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",
+    "pandas",
+    "tabulate",
     "torch._dynamo",
     "torch.distributed.run",
 ]
@@ -201,9 +203,13 @@ def _serve() -> Callable[[], None]:
     """Fork a process for every request; returns in that process alone, with what it has to run."""
     import importlib
 
+    from numba.core import registry
+
     subprocess.Popen = Popen  # type: ignore[misc]  # before the imports: torchrun keeps the name
     for name in PRELOADED:
         importlib.import_module(name)
+    registry.cpu_target.typing_context.refresh()
+    registry.cpu_target.target_context.refresh()
     gc.collect()
     gc.freeze()  # else every process would look through, and so copy, all that it shares
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests

@@ -14,6 +14,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.transport.guard import new_token
+from tests import warm
 from tests.netns import Network, network
 
 pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("warm_starts")]
@@ -62,9 +63,9 @@ ge.shutdown()
 
 
 class Job:
-    """A launcher on each host."""
+    """A launcher on each host; that of the host ``cold``, and its processes, are new interpreters."""
 
-    def __init__(self, net: Network, place: Path, steps: int, mode: str) -> None:
+    def __init__(self, net: Network, place: Path, steps: int, mode: str, cold: int | None) -> None:
         (place / "script.py").write_text(SCRIPT)
         (place / "hosts.txt").write_text("\n".join(net.addresses))
         self.place = place
@@ -75,9 +76,9 @@ class Job:
             words += ["--port", str(PORT), "--threads", "1", "--logs", str(place / f"logs-{number}")]
             words += ["--servers", str(int(mode == "kvstore")), "--"]
             words += [str(place / "script.py"), str(place), str(steps), mode]
-            log = (place / f"launcher-{number}").open("wb")
-            self.launchers.append(subprocess.Popen(net.on(number, words), stderr=log, stdout=log, env=environment))
-            log.close()
+            start = warm.Cold if number == cold else subprocess.Popen
+            with (place / f"launcher-{number}").open("wb") as log:
+                self.launchers.append(start(net.on(number, words), stderr=log, stdout=log, env=environment))
 
     def wait_until_it_goes(self, ranks: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -103,8 +104,8 @@ class Job:
 def job(tmp_path: Path):
     made = []
 
-    def start(net: Network, steps: int, mode: str) -> Job:
-        made.append(Job(net, tmp_path, steps, mode))
+    def start(net: Network, steps: int, mode: str, cold: int | None = None) -> Job:
+        made.append(Job(net, tmp_path, steps, mode, cold))
         return made[-1]
 
     yield start
@@ -153,11 +154,10 @@ def test_a_cut_cable_becomes_an_error_on_every_host(job, mode: str) -> None:
     assert any(named in text for text in texts[:2]), texts
 
 
-@pytest.mark.cold  # the kernel ends trainers with their launcher
 @MODES
 def test_a_killed_host_becomes_an_error_on_the_others(job, mode: str) -> None:
     with network(3) as net:
-        running = job(net, 10**9, mode)
+        running = job(net, 10**9, mode, cold=1)  # the kernel ends trainers with their launcher
         running.wait_until_it_goes(3)
         running.launchers[1].kill()  # its trainers die with it
         codes = [running.ends(number, STATED + 120) for number in (0, 2)]
