@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, mix64, njit
+from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.embedding import DistEmbedding, lookup, lookup_with
@@ -28,6 +28,7 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
+from graph_emb.table.nested_levels import checked_levels, digest_of, hash_keys, sizes_of
 from graph_emb.table.row_sums import CaptureSums, RowTerms, columns_at
 from graph_emb.table.spec import accumulation_dtype
 from graph_emb.transport import runtime
@@ -108,7 +109,7 @@ class ComposedEmbedding(Card):
             if placed or scope == "part":
                 raise ConfigError(f"table {name!r}: kind {kind!r} needs the levels of a partition, not {levels} nodes")
             levels = np.empty((levels, 0), np.int64)
-        levels = _checked_levels(name, levels)
+        levels = checked_levels(name, levels)
         self._num_rows = len(levels)
         if not placed and scope == "all":
             levels = levels[:, :0]
@@ -117,7 +118,7 @@ class ComposedEmbedding(Card):
             raise PartitionError(
                 f"table {name!r}: levels of {self._num_rows} nodes, part_policy of {rows}; are they of one graph?"
             )
-        sizes = _sizes_of(name, levels, level_sizes) if levels.shape[1] else ()
+        sizes = sizes_of(name, levels, level_sizes) if levels.shape[1] else ()
         # parts are nested: a node's finest one tells the others
         self._finest = np.ascontiguousarray(levels[:, -1:])
         self._above = np.zeros((sizes[-1] if sizes else 0, max(0, len(sizes) - 1)), np.int64)
@@ -151,7 +152,7 @@ class ComposedEmbedding(Card):
             ]
         else:
             factor = (len(sizes) * placed + self.num_hashes) ** -0.5
-            stem = f"{name}.{_digest(levels, found)}of{self._num_rows}" if placed else ""
+            stem = f"{name}.{digest_of(levels, found)}of{self._num_rows}" if placed else ""
             self._positions = [
                 DistEmbedding(size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), **one_row)
                 for place, size in enumerate(sizes if placed else ())
@@ -240,7 +241,7 @@ class ComposedEmbedding(Card):
         """
         found = np.empty((self.num_hashes, len(original)), np.int64)
         start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))[0]
-        _hash(np.ascontiguousarray(original), start, np.uint64(self._buckets_of_part), found)
+        hash_keys(np.ascontiguousarray(original), start, np.uint64(self._buckets_of_part), found)
         if parts is not None:
             found += parts * self._buckets_of_part
         return torch.from_numpy(found.T)
@@ -334,7 +335,7 @@ class ComposedEmbedding(Card):
         names = {table.name: f"{self._name}.{chains}.level{place}" for place, table in enumerate(self._positions)}
         known = sum(name.startswith(f"{self._name}.{chains}.level") for name in saved)
         same = known == len(names) and count < self._num_rows
-        if not same or _digest(self._levels_of(self._finest), self._original_ids, count) != match[1]:
+        if not same or digest_of(self._levels_of(self._finest), self._original_ids, count) != match[1]:
             raise ConfigError(
                 f"table {self._name!r}: the checkpoint has other levels of its {count} nodes than the first ones of "
                 f"these {self._num_rows}; use its partition, or one that partition.extend made of it"
@@ -432,61 +433,6 @@ class ComposedRows:
 
     def __len__(self) -> int:
         return self._table.num_embeddings
-
-
-@njit(cache=True, nogil=True)
-def _hash(keys: Any, start: Any, buckets: Any, found: Any) -> None:
-    """Hash keys (B,) into buckets, (h, B): each hash is a draw of the key's random stream."""
-    for i in range(len(keys)):
-        stream = mix64((np.uint64(keys[i]) * GOLDEN) ^ start)
-        for k in range(len(found)):
-            found[k, i] = mix64(stream + np.uint64(k + 1) * GOLDEN) % buckets
-
-
-def _checked_levels(name: str, levels: Tensor | np.ndarray) -> np.ndarray:
-    """Levels as (N, L) integers of 32 bits where these hold them."""
-    found = levels.cpu().numpy() if isinstance(levels, Tensor) else np.asarray(levels)
-    if found.ndim != 2 or found.dtype.kind not in "iu" or not len(found):
-        raise ShapeError(
-            f"table {name!r}: levels have shape {found.shape} of {found.dtype}; give integers (nodes, levels)"
-        )
-    if found.size and found.min() < 0:
-        raise ConfigError(f"table {name!r}: levels have the part {found.min()}; parts are numbered from 0")
-    for place in range(1, found.shape[1]):
-        coarser = np.full(int(found[:, place].max()) + 1, -1, np.int64)
-        coarser[found[:, place]] = found[:, place - 1]  # of several the last
-        wrong = np.flatnonzero(coarser[found[:, place]] != found[:, place - 1])
-        if len(wrong):
-            part = int(found[wrong[0], place])
-            raise ConfigError(
-                f"table {name!r}: levels are not nested: part {part} of level {place} lies in several parts of level "
-                f"{place - 1}; order the columns from coarse to fine"
-            )
-    return found.astype(np.int32 if not found.size or found.max() < 2**31 else np.int64)
-
-
-def _sizes_of(name: str, levels: np.ndarray, given: Sequence[int] | None) -> tuple[int, ...]:
-    used = tuple(int(most) + 1 for most in levels.max(axis=0))
-    if given is None:
-        return used
-    if len(given) != len(used) or any(size < most for size, most in zip(given, used, strict=True)):
-        raise ConfigError(f"table {name!r}: level_sizes {tuple(given)} for levels that use {used} parts")
-    return tuple(int(size) for size in given)
-
-
-def _digest(levels: np.ndarray, original: OriginalIds | None, count: int | None = None) -> str:
-    """A name of what the levels say of each original id, whatever the order: tables of another partition differ.
-
-    Args:
-        count: Of the original ids below it alone; None: of all.
-    """
-    ids = np.arange(len(levels), dtype=np.int64) if original is None else original.of(0, len(levels))
-    if count is not None:
-        levels, ids = levels[ids < count], ids[ids < count]
-    keys = mix64(ids.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(1))
-    for column in levels.T:
-        keys = mix64(keys ^ (column.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
-    return f"{int(keys.sum(dtype=np.uint64)):016x}"[:8]
 
 
 def lookup_rows(

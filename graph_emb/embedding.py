@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.errors import ConfigError, ModeError, PartitionError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.gradient_trace import PendingGradients, Trace
 from graph_emb.graph.hash_book import HashPolicy, growing_book
@@ -21,18 +21,16 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.named_store import NamedStore
 from graph_emb.open_tables import Lifetime, next_name, objects_of
-from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.quantized import QuantizedEmbedding
+from graph_emb.stored_rows import StoredRows
 from graph_emb.table.bags import Bags, CaptureBags, checked_bags
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.placement import HOST, as_placement
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, checked_shape
-from graph_emb.table.tier.cache import CacheStats
-from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport import runtime
-from graph_emb.transport.base import Named, Traffic, Transport
+from graph_emb.transport.base import Named, Transport
 from graph_emb.weight import Weight, state_by_name
 
 
@@ -54,7 +52,7 @@ class _Capture(torch.autograd.Function):
         return None, None, None, None
 
 
-class DistEmbedding(PendingGradients, Card):
+class DistEmbedding(StoredRows, PendingGradients, Card):
     """Learnable rows, partitioned by the graph's partition policy, trained by a sparse optimizer.
 
     ``emb(ids)`` returns rows that autograd follows; ``optimizer.step()`` applies what came back.
@@ -292,83 +290,6 @@ class DistEmbedding(PendingGradients, Card):
                 idx = as_ids(idx).flatten()[self._inside(idx)]
             self._transport.prefetch(self._name, self._checked(idx).flatten())
 
-    def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Start to bring ranges of rows into memory, which others leave: what a schedule of buckets asks for.
-
-        A hint that changes no result: rows outside the ranges are read and trained as ever, slowly. Each rank calls it
-        for itself; of a table in memory it does nothing.
-
-        Args:
-            ranges: Ids [low, high) each, those that are needed first in front; as many rows as memory holds come.
-        Raises:
-            PartitionError: a range is not inside the table.
-        """
-        for low, high in ranges:
-            if not 0 <= low <= high <= self.num_embeddings:
-                raise PartitionError(
-                    f"table {self._name!r}: the range [{low}, {high}) is not inside [0, {self.num_embeddings})"
-                )
-        if self._spec.placement is not None:
-            shard = self.shard
-            first, num = shard.first_id, shard.num_rows
-            shard.hold([(min(max(low - first, 0), num), min(max(high - first, 0), num)) for low, high in ranges])
-
-    def freeze(self, ids: Ids) -> None:
-        """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.
-
-        They are pulled as before; ``emb.weight[ids] = values`` still writes them. State of frozen rows takes memory
-        as that of others does, and a clock that counts the table's steps goes on. In collective mode every rank
-        calls it and the ids of all count; in kvstore mode the call of one trainer is enough.
-
-        Args:
-            ids: Partition-order ids, as ``emb(ids)`` takes them, any shape, repeats allowed.
-        Raises:
-            PartitionError: an id is out of range.
-            ShapeError: ids are no integers.
-            ModeError: kvstore mode with ``hogwild=True``, where trainers update rows without asking the owner.
-        """
-        self._freeze(ids, True)
-
-    def unfreeze(self, ids: Ids) -> None:
-        """Let optimizers change rows again; arguments and errors as ``freeze``."""
-        self._freeze(ids, False)
-
-    def _freeze(self, ids: Ids, frozen: bool) -> None:
-        with self._transport.joint(f"freeze of table {self._name!r}"):
-            self._transport.freeze(self._name, self._checked(ids).flatten(), frozen)
-
-    def reset_rows(self, ids: Ids) -> None:
-        """Give rows the values that they began with, and every state that an optimizer keeps of them.
-
-        Frozen rows too; gradients that came back stay. Clocks that count the steps of the table go on. In collective
-        mode every rank calls it and the ids of all count; in kvstore mode the call of one trainer is enough.
-
-        Args:
-            ids: As ``freeze`` takes them.
-        Raises:
-            PartitionError: an id is out of range.
-            ShapeError: ids are no integers.
-            ConfigError: ``init_func`` was a function of the shape, whose values belong to no id.
-        """
-        with self._transport.joint(f"reset of table {self._name!r}"):
-            self._transport.reset(self._name, self._checked(ids).flatten())
-
-    def cache_stats(self) -> CacheStats:
-        """Hits, misses and transfers of the rows of this process, where they lie in a file.
-
-        Raises:
-            ConfigError: they lie in memory.
-        """
-        shard = self.shard
-        if not isinstance(shard, TieredShard):
-            raise ConfigError(f"table {self._name!r} lies in memory and has no cache; see placement= of DistEmbedding")
-        return shard.cache_stats()
-
-    @property
-    def traffic(self) -> Traffic:
-        """Ids and bytes of the table that this process asked for and sent since it was made: a copy."""
-        return self._transport.traffic_of(self._name)
-
     @property
     def name(self) -> str:
         return self._name
@@ -431,25 +352,6 @@ class DistEmbedding(PendingGradients, Card):
     def optm_state(self) -> dict[str, Any]:
         """The optimizer's state by name, read and written by id as ``weight`` (``StateRows``); empty without one."""
         return state_by_name(self)
-
-    def row_counts(self) -> RowCounts:
-        """How often, and when last, steps of an optimizer with ``count_rows=True`` touched the rows of this process.
-
-        Raises:
-            ConfigError: no optimizer counts rows.
-        Example:
-            >>> emb = ge.DistEmbedding(3, 1)
-            >>> opt = ge.SparseSGD([emb], lr=0.5, count_rows=True, count_power=0.5)  # a row's n-th step: 0.5 / sqrt(n)
-            >>> for ids in ([0, 0, 2], [2]):
-            ...     emb(torch.tensor(ids)).sum().backward()
-            ...     opt.step()
-            >>> emb.row_counts().steps.tolist(), emb.row_counts().last.tolist()
-            ([1, 0, 2], [1, 0, 2])
-        """
-        state = self.shard.state
-        if ROW_COUNT not in state:
-            raise ConfigError(f"table {self._name!r}: no optimizer counts its rows; make one with count_rows=True")
-        return RowCounts(self.shard.first_id, state[ROW_COUNT].clone(), state[ROW_STEP].clone())
 
     def quantize(self, kind: str = "int8", name: str | None = None) -> QuantizedEmbedding:
         """The rows as they are now, read-only, in D + 4 bytes each: see ``QuantizedEmbedding``; all processes call."""

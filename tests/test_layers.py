@@ -20,6 +20,8 @@ LAYERS = [
     {
         "weight",
         "named_store",
+        "optimizer_state",
+        "stored_rows",
         "open_tables",
         "gradient_trace",
         "dgl_names",

@@ -492,9 +492,8 @@ def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor |
     Returns:
         Shape (num_embeddings, embedding_dim), float32; None where they are not wanted.
     """
-    out = _room(table) if wanted else None
-    for low in range(0, table.num_embeddings, CHUNK_ROWS):
-        high = min(low + CHUNK_ROWS, table.num_embeddings)
+    out, num_rows = _room(table) if wanted else None, table.num_embeddings
+    for low, high in ((low, min(low + CHUNK_ROWS, num_rows)) for low in range(0, num_rows, CHUNK_ROWS)):
         rows = table(torch.arange(low, high if wanted else low))
         if out is not None:
             out[low:high] = rows

@@ -485,18 +485,16 @@ def describe_plain(dataset: PlainDataset) -> dict[str, Any]:
         "largest_component": int(sizes.max()),
         "labels": None if dataset.labels is None else _describe_labels(dataset.labels),
         "node_split": split and {part: len(nodes) for part, nodes in split.items()},
-        "link_split": links
-        and {part: {name: list(table.shape) for name, table in tables.items()} for part, tables in links.items()},
+        "link_split": links and {part: {k: list(v.shape) for k, v in tables.items()} for part, tables in links.items()},
         **dataset.counts,
     }
 
 
 def _describe_labels(labels: Labels) -> dict[str, Any]:
-    counts = labels.counts()
     return {
         "classes": labels.num_classes,
         "labelled": len(labels.labelled()),
         "assignments": len(labels.indices),
-        "most_on_a_node": int(counts.max(initial=0)),
+        "most_on_a_node": int(labels.counts().max(initial=0)),
         "largest_class": int(labels.class_counts().max(initial=0)),
     }

@@ -15,9 +15,10 @@ from graph_emb.compat.ogb import metadata
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replace_json
+from graph_emb.run.about import FREE_FIELDS
 from graph_emb.run.evaluation import NetworkScores, SeedsResult
 from graph_emb.run.machine import peak_memory_mib
-from graph_emb.run.pipeline import FREE_FIELDS, PipelineResult
+from graph_emb.run.pipeline import PipelineResult
 
 OGB_WORDS = {"accuracy": "acc"}
 """Names of metrics that OGB calls otherwise."""

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
+from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
 from graph_emb.core.compiled import COMPILING
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.notebook import Card
-from graph_emb.core.storage import write_file, xxh64_of
+from graph_emb.core.storage import write_file
 from graph_emb.core.terminal import held_interrupts, note
 from graph_emb.core.threads import thread_count
 from graph_emb.evaluate.by_degree import with_degrees
@@ -26,6 +26,7 @@ from graph_emb.formats.embedding_files import Embeddings, save_embeddings, write
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel, sharing
+from graph_emb.run.about import about, about_now
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import following, in_memory, lacks_explained
@@ -258,69 +259,6 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
         read_about=read_about,
         replay=replay,
     )
-
-
-FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
-FREE_FIELDS = {
-    "dataset": ("root", "download"),
-    "train": ("threads", "log_interval", "device", "memory", "scratch", "policy"),
-}
-"""Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
-
-
-OWN_FILES = ("dataset.labels", "dataset.split", "dataset.test_edges", "dataset.new_edges")
-"""Fields that name files, of which the content decides, wherever they lie."""
-CONTENT = "content "
-"""How the checksums of a field's files begin."""
-
-
-def about(config: RunConfig) -> dict[str, Any]:
-    """The fields that decide the result of a run, by path; of files that are here their checksum."""
-    kept: dict[str, Any] = {}
-    for path, value in fields_of(config).items():
-        section, _, name = path.partition(".")
-        if section not in FREE_SECTIONS and name not in FREE_FIELDS.get(section, ()):
-            kept[path] = value
-    for path in OWN_FILES:
-        if isinstance(kept[path], str):
-            kept[path] = _content_of(kept[path])
-        elif kept[path]:
-            kept[path] = [_content_of(place) for place in kept[path]]
-    return kept
-
-
-def _content_of(place: str) -> str:
-    """The checksums of the files at a place; the place where there is none."""
-    files = _files_at(place)
-    return CONTENT + " ".join(map(xxh64_of, files)) if files else place
-
-
-def _files_at(place: str) -> list[Path]:
-    """A file, or those of a folder by name; none where there is neither."""
-    path = Path(place).expanduser()
-    return [path] if path.is_file() else sorted(own for own in path.glob("*") if own.is_file())
-
-
-def about_now(saved: Mapping[str, Any], config: RunConfig | None = None) -> Mapping[str, Any]:
-    """The fields that a checkpoint names, one of an earlier version too, as this version names them.
-
-    Args:
-        config: Of the run that goes on: its files that are not here, but with the first rank, are not compared.
-            None: all are.
-    """
-    own = {} if config is None else {path: value for path, value in about(config).items() if path in OWN_FILES}
-    unseen = {path: value for path, value in own.items() if value and not str(value).lstrip("['").startswith(CONTENT)}
-    sections: dict[str, Any] = {}
-    for path, value in saved.items():
-        section, _, name = path.partition(".")
-        if name:
-            sections.setdefault(section, {})[name] = value
-        else:
-            sections[section] = value
-    try:
-        return about(config_from(sections)) | unseen
-    except ConfigError:
-        return saved  # a field that is gone: the comparison names it
 
 
 def _place(out: str | Path) -> Path:

@@ -2,9 +2,8 @@
 
 Fiduccia, Mattheyses, "A linear-time heuristic for improving network partitions" (DAC 1982); searches that start from a
 few boundary nodes: Sanders, Schulz, "Engineering multilevel graph partitioning algorithms" (ESA 2011). Rebalancing by
-relative gain: Gottesbueren et al., "Deep multilevel graph partitioning" (ESA 2021). Limits for several constraints are
-our addition. Greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning
-irregular graphs" (SIAM Journal on Scientific Computing 20, 1998).
+relative gain: Gottesbueren et al., "Deep multilevel graph partitioning" (ESA 2021). Greedy graph growing: Karypis and
+Kumar (SIAM Journal on Scientific Computing 20, 1998). Limits for several constraints are our addition.
 
 Legend: N nodes, P parts, C constraints. ``table`` is (N, P): the edge weight from each node into each part. The gain
 of a move is the cut that it takes away, ``table[v, target] - table[v, own]``. A binary heap has the greatest key first:

@@ -12,7 +12,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.kge.config import ComplExConfig
 from graph_emb.models.skipgram.config import DeepWalkConfig
-from graph_emb.run.pipeline import about, about_now
+from graph_emb.run.about import about, about_now
 
 REST = """
 seed: 3

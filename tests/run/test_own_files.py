@@ -14,7 +14,7 @@ from graph_emb.cli.main import main
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import read_graph
-from graph_emb.run.pipeline import about
+from graph_emb.run.about import about
 from tests.ogb_layout import write_mag
 from tests.ranks import Ranks
 

@@ -23,7 +23,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram import training as skipgram
-from graph_emb.run.pipeline import FREE_FIELDS, FREE_SECTIONS, about, about_now
+from graph_emb.run.about import FREE_FIELDS, FREE_SECTIONS, about, about_now
 from tests import warm
 
 RUN: dict[str, Any] = {"num_walks": 2, "walk_length": 10, "dim": 4, "threads": 1, "evaluate": False, "epochs": 2}
