@@ -31,6 +31,18 @@ def test_a_few_of_the_200_kills_of_the_benchmark(tmp_path: Path) -> None:
 
 
 @pytest.mark.dist
+def test_a_kill_of_the_server_of_a_growing_table(tmp_path: Path) -> None:
+    script = CHECKOUT / "benchmarks" / "growing_kills.py"
+    command = [sys.executable, script, "--kills", "1", "--json", tmp_path / "kills.json", "--seed", "1"]
+    mode = ["--mode", "kvstore", "--trainers", "2"]
+    done = subprocess.run([*command, *mode], capture_output=True, text=True, check=False, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "kills.json").read_text())
+    assert found["trainings with the bits of one that was never stopped"] == 1
+    assert found["of the server"] == 1
+
+
+@pytest.mark.dist
 def test_a_few_of_the_100_kills_of_a_growing_table(tmp_path: Path) -> None:
     """One in a step that makes rows, one in an eviction, one in the save of a delta."""
     script = CHECKOUT / "benchmarks" / "growing_kills.py"

@@ -47,8 +47,8 @@ class TrainerTable:
     def by_server(self, ids: Tensor) -> tuple[Tensor, list[tuple[int, int, int]]]:
         """The order of ids, (B,), that groups them by server, and (server, start, end) of each that has some."""
         owner = self.owners.owner(ids)
-        counts = torch.bincount(owner, minlength=self.owners.world_size).tolist()
-        return torch.argsort(owner, stable=True), cut(counts)
+        pieces = cut(torch.bincount(owner, minlength=self.owners.world_size).tolist())
+        return torch.arange(len(ids)) if len(pieces) == 1 else torch.argsort(owner, stable=True), pieces
 
     def clocks(self) -> dict[str, float]:
         kinds = self.shard.state_specs
