@@ -19,19 +19,25 @@ with_shared_memory = pytest.mark.skipif(
 """Of tests that need ranks to share memory, for runs of the others without it (``make test-sockets``)."""
 PATIENCE = 400.0
 """Seconds until a rank that does not answer fails its test: two that compile on a busy machine took more than 120."""
-PRELOADED = [
-    "graph_emb.transport.kvstore.client",
-    "graph_emb.transport.kvstore.server",
-    "graph_emb.optimizer",
-    "torch._dynamo",
-]
 
 
 def context() -> Any:
     """Forks from a process that imported torch and DGL already: a child starts in milliseconds."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(PRELOADED)
+    made.set_forkserver_preload(["tests.preloaded"])
     return made
+
+
+def raised(function: Callable[..., Any], *args: Any) -> str:
+    """The error of a function that has to fail on every rank; unlike an error of ``run``, it leaves the processes."""
+    from graph_emb.transport.runtime import shutdown
+
+    try:
+        function(*args)
+    except Exception:
+        shutdown()
+        return traceback.format_exc()
+    raise AssertionError(f"{function.__name__} raised nothing")
 
 
 class Ranks:

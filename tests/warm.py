@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
-import gc
 import inspect
 import io
 import json
@@ -28,30 +27,6 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 PLACE = "GRAPH_EMB_TESTS_WARM"
 """The variable that says where the warm process listens."""
-PRELOADED = [
-    "graph_emb.checkpoint.loading",
-    "graph_emb.checkpoint.saving",
-    "graph_emb.cli.launch",
-    "graph_emb.cli.train",
-    "graph_emb.evaluate.link_prediction",
-    "graph_emb.evaluate.node_classification",
-    "graph_emb.models.gnn.train",
-    "graph_emb.models.gnn.trainer",
-    "graph_emb.models.kge.training",
-    "graph_emb.models.skipgram.training",
-    "graph_emb.optimizer",
-    "graph_emb.run.launch.job",
-    "graph_emb.run.launch.restarts",
-    "graph_emb.run.pipeline",
-    "graph_emb.run.report.page",
-    "graph_emb.transport.collective",
-    "graph_emb.transport.kvstore.client",
-    "graph_emb.transport.kvstore.server",
-    "pandas",
-    "tabulate",
-    "torch._dynamo",
-    "torch.distributed.run",
-]
 AT_LOADING = (
     "DGLBACKEND",
     "DGL_LIBRARY_PATH",
@@ -203,15 +178,8 @@ def _serve() -> Callable[[], None]:
     """Fork a process for every request; returns in that process alone, with what it has to run."""
     import importlib
 
-    from numba.core import registry
-
     subprocess.Popen = Popen  # type: ignore[misc]  # before the imports: torchrun keeps the name
-    for name in PRELOADED:
-        importlib.import_module(name)
-    registry.cpu_target.typing_context.refresh()
-    registry.cpu_target.target_context.refresh()
-    gc.collect()
-    gc.freeze()  # else every process would look through, and so copy, all that it shares
+    importlib.import_module("tests.preloaded")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake)
