@@ -18,17 +18,20 @@ from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 LONGEST = [
-    "checkpoint/test_kills", "docs/test_tutorials", "models/kge/test_training", "optim/test_rules",
-    "docs/test_code_blocks", "run/test_own_parts", "partition/streaming/test_building", "run/test_row_options",
-    "run/launch/test_many_hosts", "faults/test_job_faults", "table/tier/test_shard", "compat/test_fbgemm",
-    "examples/test_dgl_scripts", "partition/test_killed", "test_wheel", "models/skipgram/test_blogcatalog",
-    "models/gnn/test_distributed", "transport/kvstore/test_dgl", "run/launch/test_train_on_hosts", "run/test_parallel",
-    "tuning/test_search", "fuzz/test_fuzz", "transport/test_job", "models/gnn/test_objectives", "run/test_resume",
-    "examples/test_scripts", "transport/kvstore/test_laws", "faults/test_small_machines", "models/gnn/test_own_network",
-    "transport/test_collective", "transport/test_every_option", "transport/kvstore/test_faults", "test_state_dtype",
-    "run/families/test_line", "examples/test_jobs", "test_lookup", "transport/test_frozen", "checkpoint/test_deltas",
-    "core/test_compiled", "partition/test_dist_graph", "cli/test_main", "graph/test_one_graph", "faults/test_io_faults",
-    "checkpoint/test_damage", "partition/test_trainers", "run/families/test_metapath", "test_dockerfile",
+    "run/launch/test_many_hosts", "faults/test_job_faults", "optim/test_rules", "partition/test_killed",
+    "run/test_own_parts", "docs/test_tutorials", "run/test_parallel", "models/kge/test_training",
+    "checkpoint/test_kills", "partition/streaming/test_building", "compat/test_fbgemm", "table/tier/test_shard",
+    "docs/test_code_blocks", "run/test_row_options", "examples/test_dgl_scripts", "run/test_multilevel_triples",
+    "test_push_handlers", "transport/test_every_option", "test_state_dtype", "models/skipgram/test_blogcatalog",
+    "models/gnn/test_distributed", "transport/kvstore/test_dgl", "transport/kvstore/test_growing",
+    "run/launch/test_train_on_hosts", "test_wheel", "tuning/test_search", "fuzz/test_fuzz", "transport/test_job",
+    "models/gnn/test_objectives", "run/test_resume", "examples/test_scripts", "examples/test_jobs",
+    "run/test_new_nodes", "run/test_cost", "compat/test_fbgemm_defects", "formats/test_warm_start",
+    "transport/kvstore/test_laws", "faults/test_small_machines", "models/gnn/test_own_network",
+    "transport/test_collective", "transport/kvstore/test_faults", "run/families/test_line", "test_lookup",
+    "transport/test_frozen", "checkpoint/test_deltas", "core/test_compiled", "partition/test_dist_graph",
+    "cli/test_main", "graph/test_one_graph", "faults/test_io_faults", "checkpoint/test_damage",
+    "partition/test_trainers", "run/families/test_metapath", "test_dockerfile",
 ]  # fmt: skip
 """Files of 20 seconds or more in a fresh clone. Workers take whole files: one that begins last is waited for by all."""
 

@@ -160,7 +160,7 @@ def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> N
     assert job.left() == []
 
 
-HEALING = ["train.epochs=500", "--checkpoint-every", "100", "--restarts", "1", "parallel.hogwild=false"]
+HEALING = ["train.epochs=250", "--checkpoint-every", "50", "--restarts", "1", "parallel.hogwild=false"]
 
 
 @pytest.mark.parametrize(
