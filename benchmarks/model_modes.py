@@ -9,7 +9,8 @@ BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk 
 data set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
 otherwise) and by a logistic regression on the products of two rows; GraphSAGE there by Hits@100; knowledge graphs by
 the filtered MRR; AIFB by accuracy; dbis by the clusters of its venues; all but these on the test part. Ranks
-and trainers of walk models change the same rows in place, with ``--exchange`` they exchange rows. With ``--parts``
+of walk models and knowledge graphs change the same rows in place, and trainers with servers those of walk models; with
+``--exchange`` they exchange rows. With ``--parts``
 there are as many trainers as parts, which follow a partition by ``--method``, in collective mode. Mean and
 unbiased standard deviation are over the seeds; a mode is as good as one process where its mean is at most one
 standard deviation (that of one process) below.
@@ -95,12 +96,15 @@ DATASETS: dict[str, dict[str, tuple[list[str], Callable[[Path, str], Figures]]]]
         **{model: ([*SMALL, "train.lr=0.02"], of_triples) for model in ("transe", "rotate")},
         **{model: (SMALL, of_triples) for model in ("distmult", "complex", "simple")},
     },
-    "fb15k237": {"complex": (["model.dim=128", "train.epochs=4", "model.valid_every=0"], of_triples)},
+    "fb15k237": {
+        model: (["model.dim=128", "train.epochs=4", "model.valid_every=0"], of_triples)
+        for model in ("complex", "transe")
+    },
     "aifb": {"rgcn": ([], of_network)},
     "dbis": {"metapath2vec": (["model.num_walks=2"], of_venues)},
 }
 """Options and figures, in percent, of each model on each data set."""
-IN_PLACE = ("deepwalk", "node2vec", "line", "metapath2vec")
+IN_PLACE = ("deepwalk", "node2vec", "line", "metapath2vec", "transe", "rotate", "distmult", "complex", "simple")
 """Models whose trainers may exchange rows or share them."""
 
 
@@ -111,9 +115,12 @@ def run(words: list[str]) -> None:
         raise SystemExit(f"graph-emb {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def trained(model: str, dataset: str, words_of_mode: list[str], seed: int, root: str, more: list[str]) -> Figures:
-    """The figures of one run; ``more`` is for several processes."""
+def trained(
+    model: str, dataset: str, words_of_mode: list[str], seed: int, root: str, given: list[str], more: list[str]
+) -> Figures:
+    """The figures of one run; ``given`` are options of all, ``more`` of several processes."""
     options, figures = DATASETS[dataset][model]
+    options = [*options, *given]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "run")
         words = ["train", model, "--dataset", dataset, "--root", root, "--threads", "1", "--seed", str(seed)]
@@ -152,10 +159,11 @@ def main() -> None:
     models = sorted({model for models in DATASETS.values() for model in models})
     parser.add_argument("--models", nargs="+", choices=models, default=models)
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this - 1, at least 2")
-    parser.add_argument("--exchange", action="store_true", help="several processes exchange rows of walk models")
+    parser.add_argument("--exchange", action="store_true", help="several processes exchange rows")
     parser.add_argument("--exchange-walks", type=int, help="walks of a process between two exchanges")
     parser.add_argument("--parts", type=int, nargs="+", help="trainers that follow the parts of as large a partition")
     parser.add_argument("--method", default="multilevel", help="of that partition")
+    parser.add_argument("--options", nargs="+", default=[], help="key=value of every run, over those of DATASETS")
     parser.add_argument("--json", help="write every figure to this file")
     args = parser.parse_args()
     if args.seeds < 2:
@@ -176,7 +184,7 @@ def main() -> None:
                 found: dict[str, list[Figures]] = {mode: [] for mode in modes}
                 for seed in range(args.seeds):
                     for mode, words in modes.items():
-                        found[mode].append(trained(model, dataset, words, seed, args.root, more))
+                        found[mode].append(trained(model, dataset, words, seed, args.root, args.options, more))
                         print(dataset, model, mode, seed, found[mode][-1], flush=True)
                 lines += [{"dataset": dataset, "model": model, "mode": m, "figures": one} for m, one in found.items()]
                 rows += verdicts(dataset, model, found)

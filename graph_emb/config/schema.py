@@ -18,6 +18,7 @@ from graph_emb.models.kge.config import (
     KGE_MODELS,
     ComplExConfig,
     DistMultConfig,
+    KGEConfig,
     RotatEConfig,
     SimplEConfig,
     TransEConfig,
@@ -198,9 +199,9 @@ class ParallelSection(Settings):
     )
     hogwild: bool | None = Field(
         default=None,
-        description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks; auto or "
-        "null: of sgd where one machine holds all trainers and no setting of exchanges is given; false: they exchange "
-        "rows, so that a seed repeats the bits",
+        description="walks by sgd, triples, and kvstore: trainers of one machine change the same rows in place, "
+        "without locks; auto or null: of walks and triples where one machine holds all trainers and nothing needs an "
+        "exchange; false: they exchange rows, so that a seed repeats the bits",
     )
     wire_dtype: Literal["float16", "bfloat16"] | None = Field(
         default=None, description="rows and gradients are rounded to it where they are exchanged; null: exact"
@@ -370,7 +371,9 @@ class RunConfig(Settings):
         Trainers that share rows in place (``parallel.hogwild``) exchange none.
         """
         names = ("exchange_walks", "negative_pool", "remote_negatives", "overlap")
-        return next((f"parallel.{name}" for name in names if getattr(self.model, name, None)), None)
+        given = [name for name in names if getattr(self.model, name, None)]
+        given += ["wire_dtype"] if self.parallel.wire_dtype is not None else []
+        return f"parallel.{given[0]}" if given else None
 
     @model_validator(mode="after")
     def _every_field_has_a_meaning(self) -> RunConfig:
@@ -443,6 +446,8 @@ class RunConfig(Settings):
                     raise ValueError(
                         f"{path} has no effect on one process; set parallel.mode=collective or leave it out"
                     )
+        if isinstance(model, KGEConfig) and self.parallel.hogwild:
+            self._check_shared_triples(model)
         if not isinstance(model, SkipGramTraining):
             return self
         paced = self.parallel.mode == "kvstore"
@@ -459,3 +464,17 @@ class RunConfig(Settings):
         if self.parallel.hogwild and model.negative_pool:
             raise ValueError("parallel.negative_pool has no effect with parallel.hogwild, which copies no rows")
         return self
+
+    def _check_shared_triples(self, model: KGEConfig) -> None:
+        """Raise a ValueError where trainers of triples cannot share rows in place."""
+        if self.parallel.mode != "collective":
+            raise ValueError(
+                "parallel.hogwild = True: trainers of triples share rows in mode=collective; set that, or leave it out"
+            )
+        for path, given, why in (
+            ("parallel.wire_dtype", self.parallel.wire_dtype is not None, "which exchanges no rows"),
+            ("train.memory", self.train.memory is not None, "which needs all rows in memory"),
+            ("train.weight_decay_mode=lazy", model.weight_decay_mode == "lazy", "whose trainers take no step together"),
+        ):
+            if given:
+                raise ValueError(f"{path} does not fit parallel.hogwild, {why}; leave one of them out")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from graph_emb.checkpoint.periodic import about_of
 from graph_emb.config import RunConfig
+from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import SkipGramTraining
 
 PATH = "parallel.hogwild"
@@ -19,18 +20,42 @@ def asked(config: RunConfig, before: bool | None = None) -> tuple[bool | None, s
         before: What the run did before the checkpoint with which it goes on; None: it begins, or none is known.
     Returns:
         True, False, or None: where the machine allows it; and why, as the end of a sentence, empty where the
-        configuration says it or nothing is trained in place.
+        configuration says it or the model always exchanges.
     """
-    section, model = config.parallel, config.model
+    section = config.parallel
     if section.hogwild is not None:
         return section.hogwild, ""
-    if section.trainers == 1 or not (isinstance(model, SkipGramTraining) and model.in_place):
+    if section.trainers == 1 or not can_share(config):
         return False, ""
-    if setting := config.exchange_setting:
-        return False, f"{setting} is given"
+    reason = _reason_to_exchange(config)
+    if reason:
+        return False, reason
     if before is False:
         return False, "the run did so before its checkpoint"
     return None, "one machine holds them all"
+
+
+def can_share(config: RunConfig) -> bool:
+    """Whether trainers of the model can change rows in place: walks by SGD, and triples in collective mode."""
+    model = config.model
+    if isinstance(model, KGEConfig):
+        return config.parallel.mode == "collective"
+    return isinstance(model, SkipGramTraining) and model.in_place
+
+
+def _reason_to_exchange(config: RunConfig) -> str:
+    """Why trainers that could share rows exchange them, as the end of a sentence; empty where nothing speaks for it."""
+    if setting := config.exchange_setting:
+        return f"{setting} is given"
+    model = config.model
+    if isinstance(model, KGEConfig):
+        if config.train.memory is not None:
+            return "train.memory is given, and rows in files are not shared"
+        if model.against_all:
+            return f"model.training={model.training} changes every row in every step"
+        if model.weight_decay_mode == "lazy":
+            return "train.weight_decay_mode=lazy needs every trainer in every step"
+    return ""
 
 
 def settled(config: RunConfig, wish: bool | None, why: str, hogwild: bool) -> tuple[RunConfig, str]:
@@ -64,11 +89,11 @@ def of_checkpoint(folder: Path) -> bool | None:
 def repeats(config: RunConfig, threads: int) -> str:
     """When another run of the same seed ends with the same bits: ``always``, with the ``same threads``, or ``never``.
 
-    Threads and Hogwild trainers of SGD in place change rows without locks; servers apply pushes as they come; and
+    Hogwild trainers, and threads of SGD in place, change rows without locks; servers apply pushes as they come; and
     torch sums the products of a network by thread.
     """
     parallel, in_place = config.parallel, getattr(config.model, "in_place", False)
-    shared = bool(parallel.hogwild) and parallel.trainers > 1
-    if (in_place and (threads > 1 or shared)) or (parallel.mode == "kvstore" and parallel.trainers > 1):
+    unordered = bool(parallel.hogwild) or parallel.mode == "kvstore"
+    if (in_place and threads > 1) or (unordered and parallel.trainers > 1):
         return "never"
     return "same threads" if config.model.family in ("gnn", "links") else "always"

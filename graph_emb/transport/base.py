@@ -469,6 +469,11 @@ class Transport(ABC):
     def in_reach(self, table: str) -> Reach:
         """The rows that models may change in place, without ``push``; none where handlers must see the changes."""
 
+    def in_place(self, tables: Sequence[str]) -> AbstractContextManager[Any]:
+        """A context, entered for each step, whose pulls and pushes are this process's own, also where ``lockstep``:
+        on rows and state of all ranks, without locks. Joint; a ModeError where ranks share no rows (``hogwild``)."""
+        return nullcontext()
+
     @abstractmethod
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """The pieces that this process saves, or with ``overwrite`` loads: disjoint, and over all processes the table.

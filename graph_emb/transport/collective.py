@@ -18,6 +18,7 @@ from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import Update, apply_updates, merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.bags import Bags
 from graph_emb.table.growing_rows import check_total
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import LiveRows
@@ -34,6 +35,7 @@ from graph_emb.transport.base import (
     checked_wire,
     squares,
 )
+from graph_emb.transport.in_place import InPlace
 from graph_emb.transport.joint_calls import JointCalls
 from graph_emb.transport.lockstep import RankTable
 from graph_emb.transport.pieces import Outgoing, exchange_columns
@@ -68,7 +70,7 @@ class CollectiveTransport(Prefetching):
         staleness: 0: prefetched rows that a step changed are sent again; 1: they may be one step old.
         hogwild: Lay rows where all ranks reach them (``in_reach``), so that models that train in place need not copy
             each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
-            exact as ever. None: where several ranks share the memory of one machine.
+            exact as ever, but for those ``in_place``. None: where several ranks share the memory of one machine.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows of other ranks, and all gradients, are rounded to it
             where they are exchanged: half the bytes, and no longer the numbers of one process. None: exact.
     Raises:
@@ -78,6 +80,8 @@ class CollectiveTransport(Prefetching):
 
     mode = "collective"
     lockstep = True
+    alone: InPlace | None = None
+    """Of the step in which this rank pulls and pushes without the others (``in_place``)."""
 
     def __init__(
         self,
@@ -138,6 +142,18 @@ class CollectiveTransport(Prefetching):
                 lockstep.CREATE, made, 0, f"create of table {spec.name!r}"
             )  # no rank reads rows that are not filled yet
 
+    @_joint("in_place")
+    def in_place(self, tables: Sequence[str]) -> InPlace:
+        """As ``Transport.in_place``: ranks share rows, and move their state to where all reach it."""
+        if not self.hogwild or self.world_size == 1:
+            raise ModeError(
+                "in_place: ranks step alone where they share rows; several of one machine, graph_emb.init(hogwild=True)"
+            )
+        found = {name: self._tables[name] for name in tables}
+        for table in found.values():
+            lockstep.share_state(self.group, table)
+        return InPlace(self, found)
+
     def layout_of(self, table: str) -> RankRanges:
         """Which rank stores which rows of a live table."""
         return self._tables[table].ranges
@@ -160,9 +176,15 @@ class CollectiveTransport(Prefetching):
             self._tables[table].shard.settle()
             self._tables[table].shard.free_state()
 
+    def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None:
+        if self.alone is not None:
+            self.alone.will_train(asked)
+
     @_joint("pull")
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """As ``Transport.pull``. Each distinct id is asked for once; rows that this rank owns do not travel."""
+        if self.alone is not None:
+            return self.alone.pull(table, ids)
         found = self._tables[table]
         if found.early is not None:
             rows, route = self._finish(found, ids), found.early.route
@@ -183,9 +205,14 @@ class CollectiveTransport(Prefetching):
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
         return copy_rows([found.shard.copy_of(own, others.to(weight.dtype), route.place.to(weight.device))])[0]
 
+    def pull_sums(self, table: str, bags: Bags) -> Tensor:
+        return super().pull_sums(table, bags) if self.alone is None else self.alone.pull_sums(table, bags)
+
     @_joint("pull")
     def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
         """As ``Transport.pull_tables``; tables with prefetched rows, and those of other devices, are pulled alone."""
+        if self.alone is not None:
+            return self.alone.pull_tables(asked)
         rows: dict[int, Tensor] = {}
         device = self._tables[asked[0][0]].spec.device
         for k, (name, ids) in enumerate(asked):
@@ -246,6 +273,10 @@ class CollectiveTransport(Prefetching):
         One exchange carries the gradients of all tables, and one pass applies them. A table that no rank touched is
         left alone.
         """
+        if self.alone is not None:
+            self.alone.push(pushes)
+            self.num_steps += 1
+            return
         packed, touched = self._at_owners(lockstep.PUSH, pushes, "push")
         reached: list[tuple[str, Update]] = []
         for push, came, any_rank in zip(pushes, packed, touched, strict=True):
@@ -265,6 +296,8 @@ class CollectiveTransport(Prefetching):
     @_joint("norm of the gradients")
     def square_of_gradients(self, pushes: Sequence[Push]) -> list[float]:
         """As ``Transport.square_of_gradients``, of all ranks, merged at the owners: the same numbers on each."""
+        if self.alone is not None:
+            return self.alone.square_of_gradients(pushes)
         packed, _ = self._at_owners(lockstep.NORM, pushes, "norm of the gradients")
         own = [number for came in packed for number in squares(merge(*settle(came))[1])]
         names = [push.table for push in pushes]

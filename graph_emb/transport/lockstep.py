@@ -8,6 +8,7 @@ Legend: R distinct ids, D width, P parts, W ranks.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,8 @@ class RankTable:
     shard: EmbeddingShard
     identity: int  # the same on every rank and unlike those of other tables (``identity()``)
     shared: Tensor | None = None  # all rows of the table, where all ranks reach them
+    shared_state: dict[str, Tensor] = field(default_factory=dict)  # all rows of the state, where all ranks reach them
+    shared_of: dict[str, Tensor] | None = None  # the shard's state that it is
     early: Prefetch | None = None
 
     @property
@@ -118,22 +121,52 @@ def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
     """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it."""
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
-    size = spec.num_rows * spec.dim * spec.dtype.itemsize
-    what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
+    return _shared(group, spec.name, (spec.num_rows, spec.dim), spec.dtype, "create")
+
+
+def share_state(group: ProcessGroup, table: RankTable) -> None:
+    """Move the optimizer's state of a table, but for its clocks, to memory of all ranks. Every rank must call it.
+
+    Returns when the state of all of them is there; nothing where it lies so already.
+    """
+    shard = table.shard
+    if table.shared_of is shard.state:
+        return
+    shared = {}
+    for name, own in shard.state.items():
+        if (spec := shard.state_specs[name]).kind != "table":
+            shared[name] = _shared(
+                group,
+                f"{table.spec.name}.{name}",
+                spec.shape(table.spec.num_rows, table.spec.dim),
+                own.dtype,
+                "sharing of state",
+            )
+            rows = shared[name][shard.first_id : shard.first_id + len(own)]
+            rows.copy_(own)
+            shard.state[name] = rows
+    table.shared_state, table.shared_of = shared, shard.state
+    group.gather_objects(None, f"sharing of state of table {table.spec.name!r}")
+
+
+def _shared(group: ProcessGroup, name: str, shape: tuple[int, ...], dtype: torch.dtype, word: str) -> Tensor:
+    """Uninitialised memory that every rank maps, and the check that all asked for the same."""
+    size = math.prod(shape) * dtype.itemsize
+    what, descriptor, memory, failed = f"{word} of table {name!r}", -1, None, ""
     if group.rank == 0:
         try:
             descriptor, memory = new_memory(max(1, size))
         except OSError as error:
             failed = (
-                f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; "
+                f"table {name!r}: cannot share {size:,} bytes: {error.strerror}; "
                 "use fewer rows, or a container with more memory"
             )
     try:
-        shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
-        told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)
+        said = f"{shape} of {dtype}"
+        told = group.gather_objects((os.getpid(), descriptor, failed, said), what)
         shapes = [entry[3] for entry in told]
         if len(set(shapes)) > 1:
-            raise ConfigError(f"table {spec.name!r}: the ranks make it {shapes}; make the same tables on every rank")
+            raise ConfigError(f"table {name!r}: the ranks make it {shapes}; make the same tables on every rank")
         pid, file, reason, _ = told[0]
         if reason:
             raise ConfigError(reason)
@@ -146,7 +179,7 @@ def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
         if descriptor >= 0:
             os.close(descriptor)
     values = torch.from_numpy(np.frombuffer(found, np.uint8))
-    return values[:size].view(spec.dtype).view(spec.num_rows, spec.dim)
+    return values[:size].view(dtype).view(shape)
 
 
 def told_apart(

@@ -24,7 +24,7 @@ TRIPLES: dict[str, Any] = {
     "dim": 8, "num_negatives": 6, "chunk_size": 4, "batch_size": 32, "epochs": 3, "valid_every": 0, "threads": 1,
     "rule": "adagrad", "model.table": "position",
 }  # fmt: skip
-TWO = {"mode": "collective", "trainers": 2}
+TWO = {"mode": "collective", "trainers": 2, "hogwild": False}
 
 
 def run(source: Any, levels: Any = None, options: dict[str, Any] | None = None, **parallel: Any) -> Any:

@@ -109,7 +109,7 @@ def two_trainers(source: Any, options: dict[str, Any]) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnTriples, "gathered", classmethod(counted))
-        parallel = {"mode": "collective", "trainers": 2, **options.pop("parallel", {})}
+        parallel = {"mode": "collective", "trainers": 2, "hogwild": False, **options.pop("parallel", {})}
         found = ge.pipeline("complex", source, parallel=parallel, **options)
     return (rows_of(found), found.metrics["train"], held) if found.tables else (None, None, held)
 

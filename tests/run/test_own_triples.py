@@ -77,7 +77,7 @@ def both_ways(folder: str, held: str | None, recipe: dict[str, Any]) -> Any:
         patch.setattr(own_parts, "EDGES_AT_ONCE", 7)
         patch.setattr(partitioned_triples, "MARKED_AT_ONCE", 50)
         dataset = {"name": folder, **({} if held is None else {"test_edges": held})}
-        parallel = {"mode": "collective", "trainers": world}
+        parallel: dict[str, Any] = {"mode": "collective", "trainers": world, "hogwild": False}
         recipe = dict(recipe)
         for field, key in (("negative_scope", "negatives"), ("triple_scope", "triples")):
             if field in recipe:

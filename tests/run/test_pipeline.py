@@ -52,6 +52,8 @@ def test_a_seed_repeats_the_rows_and_another_does_not(plain: np.ndarray) -> None
         ({"model": "line"}, 2, "never"),
         ({"model": "metapath2vec"}, 1, "always"),
         ({"model": "complex"}, 2, "always"),
+        ({"model": "complex", "parallel": {"mode": "collective", "trainers": 2}}, 2, "always"),
+        ({"model": "complex", "parallel": {"mode": "collective", "trainers": 2, "hogwild": True}}, 1, "never"),
         ({"model": "sage"}, 2, "same threads"),
         ({"model": "mf"}, 1, "same threads"),
         ({"parallel": {"mode": "collective", "trainers": 2}}, 1, "always"),

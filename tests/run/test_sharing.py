@@ -16,14 +16,17 @@ from graph_emb.config import RunConfig, config_from, config_text
 from graph_emb.run import sharing
 from graph_emb.run.run_folder import CONFIG, METRICS
 from graph_emb.transport.process_group import SHARED_VARIABLE
+from tests.models.kge.references import ring
 from tests.ranks import Ranks, with_shared_memory
 
 TWO: dict[str, Any] = {"mode": "collective", "trainers": 2}
 SERVED: dict[str, Any] = {"mode": "kvstore", "trainers": 2, "servers": 1}
+LAZY = "train.weight_decay_mode=lazy needs every trainer in every step"
+ALL = "model.training=kvsall changes every row in every step"
 SMALL: dict[str, Any] = {"num_walks": 1, "walk_length": 6, "dim": 4, "lr": 0.05, "threads": 1, "evaluate": False}
 
 
-def config_of(model: str = "deepwalk", parallel: dict[str, Any] | None = None, **train: Any) -> RunConfig:
+def config_of(model: Any = "deepwalk", parallel: dict[str, Any] | None = None, **train: Any) -> RunConfig:
     return config_from({"model": model, "dataset": "digits", "parallel": parallel or {}, "train": train})
 
 
@@ -44,12 +47,21 @@ def config_of(model: str = "deepwalk", parallel: dict[str, Any] | None = None, *
         (config_of(parallel={**TWO, "remote_negatives": 9}), False, "parallel.remote_negatives is given"),
         (config_of(parallel=TWO, rule="adam"), False, ""),
         (config_of(parallel=SERVED, path="optimizer"), False, ""),
-        (config_of("transe", TWO), False, ""),
+        (config_of("transe", TWO), None, "one machine holds them all"),
+        (config_of("complex", {**TWO, "partition": "parts"}), None, "one machine holds them all"),
+        (config_of("transe", {**TWO, "hogwild": True}), True, ""),
+        (config_of("transe", {**TWO, "hogwild": False}), False, ""),
+        (config_of("transe", SERVED), False, ""),
+        (config_of("transe", {**TWO, "wire_dtype": "bfloat16"}), False, "parallel.wire_dtype is given"),
+        (config_of("transe", TWO, memory="1GiB"), False, "train.memory is given, and rows in files are not shared"),
+        (config_of("transe", TWO, weight_decay=0.1, weight_decay_mode="lazy"), False, LAZY),
+        (config_of({"name": "complex", "training": "kvsall"}, TWO), False, ALL),
+        (config_of("rgcn", TWO), False, ""),
         (config_of(parallel={**TWO, "trainers": 1}), False, ""),
         (config_of(parallel={**SERVED, "trainers": 1}), False, ""),
     ],
 )
-def test_only_sgd_in_place_without_a_setting_of_exchanges_asks_to_share(
+def test_walks_by_sgd_and_triples_ask_to_share_where_nothing_needs_an_exchange(
     config: RunConfig, wish: bool | None, why: str
 ) -> None:
     assert sharing.asked(config) == (wish, why)
@@ -83,7 +95,7 @@ def test_what_was_given_or_has_no_effect_is_not_said() -> None:
     for parallel in ({**TWO, "hogwild": True}, {**TWO, "hogwild": False}):
         config = config_of(parallel=parallel)
         assert sharing.settled(config, parallel["hogwild"], "", parallel["hogwild"]) == (config, "")
-    assert sharing.settled(config_of("transe", TWO), False, "", False) == (config_of("transe", TWO), "")
+    assert sharing.settled(config_of("rgcn", TWO), False, "", False) == (config_of("rgcn", TWO), "")
 
 
 def test_false_says_of_one_process_and_of_other_models_how_they_are() -> None:
@@ -94,6 +106,27 @@ def test_false_says_of_one_process_and_of_other_models_how_they_are() -> None:
         config_of(parallel={"hogwild": True})
     with pytest.raises(ge.ConfigError, match=r"parallel\.hogwild = 'always'"):
         config_of(parallel={**TWO, "hogwild": "always"})
+
+
+@pytest.mark.parametrize(
+    ("parallel", "train", "message"),
+    [
+        (SERVED, {}, "trainers of triples share rows in mode=collective"),
+        (
+            {**TWO, "wire_dtype": "float16"},
+            {},
+            r"parallel\.wire_dtype does not fit parallel\.hogwild, which exchanges no",
+        ),
+        (TWO, {"memory": "1GiB"}, r"train\.memory does not fit parallel\.hogwild, which needs all rows in memory"),
+        (TWO, {"weight_decay": 0.1, "weight_decay_mode": "lazy"}, "whose trainers take no step together"),
+    ],
+)
+def test_what_shared_rows_of_triples_cannot_do_is_refused(
+    parallel: dict[str, Any], train: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        config_of("transe", {**parallel, "hogwild": True}, **train)
+    config_of("transe", {**parallel, "hogwild": False}, **train)
 
 
 def test_a_finished_seed_is_known_by_what_was_asked(tmp_path: Path) -> None:
@@ -162,3 +195,45 @@ def test_the_checkpoint_of_an_earlier_version_goes_on_with_its_exchange(ranks: R
     assert hogwild is False
     assert "trainers exchange rows, because the run did so before its checkpoint" in line
     assert ranks.run(trained, 2, out, {"hogwild": True}, False, again)[0][0] is True, "free to be told otherwise"
+
+
+def of_triples(folder: str, out: str, parallel: dict[str, Any], options: dict[str, Any]) -> Any:
+    """A run on the ring: its choice, when it repeats, its rows, and ids whose rows were asked of other trainers."""
+    small = {
+        "dim": 8,
+        "num_negatives": 4,
+        "chunk_size": 2,
+        "batch_size": 4,
+        "epochs": 2,
+        "threads": 1,
+        "evaluate": False,
+    }
+    result = ge.pipeline("complex", folder, out=out, parallel={**TWO, **parallel}, **{**small, **options})
+    if result.embeddings is None:
+        return None
+    metrics = result.metrics["train"]
+    return result.config.parallel.hogwild, metrics.get("sharing"), metrics["repeats"], result.embeddings.weights
+
+
+@pytest.mark.dist
+@with_shared_memory
+def test_trainers_of_triples_share_rows_by_default_and_false_repeats_the_bits(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "ring").mkdir()
+    for part, triples in ring().parts.items():
+        lines = [f"{h}\t{r}\t{t}\n" for h, r, t in triples.tolist()]
+        (tmp_path / "ring" / f"{part}.txt").write_text("".join(lines))
+    folder, out = str(tmp_path / "ring"), str(tmp_path / "run")
+    saved = {"checkpoint": {"every": "1"}, "overwrite": True}
+    hogwild, line, repeats, _ = ranks.run(of_triples, 2, folder, out, {}, saved)[0]
+    assert (hogwild, repeats) == (True, "never")
+    assert line.startswith("parallel.hogwild=auto: trainers change the same rows in place")
+    assert "hogwild: true" in (tmp_path / "run" / CONFIG).read_text()
+    more = {**saved, "resume": True}
+    assert ranks.run(of_triples, 2, folder, out, {}, more)[0][0] is True, "as it was saved"
+    hogwild, line, repeats, rows = ranks.run(of_triples, 2, folder, out, {"hogwild": False}, saved)[0]
+    assert (hogwild, line, repeats) == (False, None, "always")
+    again = ranks.run(of_triples, 2, folder, str(tmp_path / "again"), {"hogwild": False}, {})[0]
+    assert (again[3] == rows).all()
+    hogwild, line, *_ = ranks.run(of_triples, 2, folder, out, {}, more)[0]
+    assert hogwild is False
+    assert "trainers exchange rows, because the run did so before its checkpoint" in line

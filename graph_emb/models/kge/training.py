@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.progress import bar
 from graph_emb.core.storage import replacing
@@ -42,7 +44,7 @@ from graph_emb.table.tier.shard import TieredShard
 BEST_FILE = "best.safetensors"
 BATCHES_AHEAD = 4
 VOTE_STEPS = 32
-"""Steps between two votes of several ranks on Ctrl-C."""
+"""Steps of a rank between two votes of several on Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def train_kge(
     ``own`` those of its entities: the steps are the same. With a ``part_policy`` of several parts a rank trains the
     triples whose heads it owns, as far as all have equally much to do. With a validation part the rows of the best
     validation are returned and training stops early (``KGEConfig.patience``).
-    In local and collective mode the steps are the same at any number of ranks.
+    In local and collective mode the steps are the same at any number of ranks, but where these share rows
+    (``init(hogwild=True)``): then they take whole steps in turn, as in kvstore mode, each on its own.
 
     Args:
         graph: Triples; with ``own`` its training triples are not read, and held-out ones on the first rank only.
@@ -257,7 +260,9 @@ class _KGETraining:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
         config, transport = model.config, model.entity.transport
         self.transport = transport
-        ranks = transport.rank, transport.world_size, transport.lockstep
+        # Then ranks take whole steps in turn, as trainers of servers do, each on the rows of all.
+        self.sharing = transport.world_size > 1 and transport.lockstep and transport.hogwild
+        ranks = transport.rank, transport.world_size, transport.lockstep and not self.sharing
         self.batches: Batches | QueryBatches
         buckets = self._buckets()
         if config.against_all:
@@ -284,8 +289,12 @@ class _KGETraining:
             self.plateau.scale = position.get("scale", 1.0)
             if transport.rank == 0:
                 self.best.resume(position["best"])
-        if not transport.lockstep:
-            self.optimizer.take_turns(transport.rank, transport.world_size)
+        self.alone: AbstractContextManager[Any] = nullcontext()
+        if self.sharing:
+            self.alone = transport.in_place([table.name for table in expanded(model.tables)])
+        with self.alone:
+            if not transport.lockstep:
+                self.optimizer.take_turns(transport.rank, transport.world_size)
 
     def _buckets(self) -> BucketSchedule | None:
         """The order of ``config.buckets``."""
@@ -327,27 +336,31 @@ class _KGETraining:
             Whether it was.
         """
         epoch, first = divmod(self.step, self.batches.steps_per_epoch)
-        begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
+        begin, size = time.perf_counter(), self.batches.steps_per_epoch
         for step, batch in self._announced(self.batches.epoch(epoch, first)):
-            self._set_rate(epoch * self.batches.steps_per_epoch + step)
+            self._set_rate(epoch * size + step)
             self._hold(epoch, step)
-            loss = self.model.loss(batch)
-            loss.backward()
-            self.optimizer.step()
+            with self.alone:
+                loss = self.model.loss(batch)
+                loss.backward()
+                self.optimizer.step()
             self.sums += (float(loss.detach()) * batch.total_weight, float(batch.weights.sum()))
-            moved.update(1 if together else self.transport.world_size)
-            if together and step + 1 < self.batches.steps_per_epoch:
-                self.step += 1
+            moved.update(1 if self._together else self.transport.world_size)
+            trained = self._trained_by_all(step)
+            if trained is not None and trained < size:
+                self.step = epoch * size + trained
                 self.seconds, begin = self.seconds + time.perf_counter() - begin, time.perf_counter()
                 self._checkpoint()
-                if self.transport.world_size > 1 and self.step % VOTE_STEPS == 0 and self.transport.votes(pressed()):
+                votes = self.transport.world_size > 1 and (self.sharing or self.step % VOTE_STEPS == 0)
+                if votes and self.transport.votes(pressed()):
                     return True
         self.transport.flush()
-        self.seconds += time.perf_counter() - begin
-        self.step = (epoch + 1) * self.batches.steps_per_epoch
         total, weight = self.sums
         mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
-        if self.transport.votes(not math.isfinite(mean)):
+        failed = self.transport.votes(not math.isfinite(mean))
+        self.seconds += time.perf_counter() - begin  # of all: the slowest has trained its steps
+        self.step = (epoch + 1) * size
+        if failed:
             raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
         mrr, rate = self._validate(epoch), self._set_rate(self.step)
         triples = (epoch + 1) * self.graph.num_triples
@@ -355,6 +368,21 @@ class _KGETraining:
         moved.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
+
+    @property
+    def _together(self) -> bool:
+        """Whether all ranks share each step."""
+        return self.transport.world_size == 1 or (self.transport.lockstep and not self.sharing)
+
+    def _trained_by_all(self, step: int) -> int | None:
+        """The steps of the epoch that all ranks have trained after this one of this rank's, where all stand there.
+
+        None: others may be ahead or behind, as those that take steps in turn are but for every VOTE_STEPS of their own.
+        """
+        if self._together:
+            return step + 1
+        turns = step // self.transport.world_size + 1
+        return turns * self.transport.world_size if self.sharing and turns % VOTE_STEPS == 0 else None
 
     def _hold(self, epoch: int, step: int) -> None:
         """Bring the parts that a step needs into memory, and begin with those of the next ones."""

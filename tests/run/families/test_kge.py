@@ -184,6 +184,6 @@ def run(folder: str, mode: dict[str, Any]) -> Any:
 def test_two_ranks_write_what_one_does(ranks: Ranks, folder: Path) -> None:
     alone = run(str(folder), {})
     ge.shutdown()
-    found = ranks.run(run, 2, str(folder), {"mode": "collective", "trainers": 2})
+    found = ranks.run(run, 2, str(folder), {"mode": "collective", "trainers": 2, "hogwild": False})
     np.testing.assert_allclose(found[0], alone, rtol=1e-3, atol=1e-4)
     assert found[1] is None
