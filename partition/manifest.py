@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import PendingFolder, json_text, read_json, write_file
+from graph_emb.core.storage import PendingFolder, inside, json_text, read_json, write_file
 from partition.assignment import Assignment, EdgeOwner, Halo
 
 NAME, TIMINGS = "manifest.json", "timings.json"
@@ -26,15 +26,7 @@ FORMAT, VERSIONS = "graph_emb partition", (1, 2)
 FORMS = ("to_original", "to_partition", "parquet")
 """Of an id map."""
 
-
-def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ValueError(f"file name {name!r} leaves the folder")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_inside)]
+FileName = Annotated[str, AfterValidator(inside)]
 """Path of a file, relative to the folder."""
 
 

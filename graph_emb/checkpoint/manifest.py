@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import (
@@ -28,7 +28,7 @@ from pydantic import (
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import MARK, remove_folder, remove_left_behind
-from graph_emb.core.storage import PendingFolder, foreign_file, read_json
+from graph_emb.core.storage import PendingFolder, foreign_file, inside, read_json
 
 Best = Literal["max", "min"]
 NAME = "manifest.json"
@@ -52,8 +52,7 @@ class FileEntry(_Strict):
     @field_validator("name")
     @classmethod
     def _stays_inside(cls, name: str) -> str:
-        path = PurePosixPath(name)
-        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+        if "\\" in inside(name):
             raise ValueError(f"file name {name!r} leaves the folder")
         if not name.isprintable():
             raise ValueError(f"file name {name!r} holds characters that no checkpoint writes")

@@ -12,7 +12,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import xxhash
@@ -41,6 +41,24 @@ class Digest(Protocol):
 
     def update(self, data: Any, /) -> object: ...
     def hexdigest(self) -> str: ...
+
+
+LONGEST_NAME, MOST_PARTS = 255, 8
+"""Bytes of a file's or folder's name that file systems take, and parts of a path that we write, at most."""
+
+
+def inside(name: str) -> str:
+    """A path that a manifest gives, relative to its folder.
+
+    Raises:
+        ValueError: it leaves the folder, or no file system takes it, which would be an error of the system's.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"file name {name!r} leaves the folder")
+    if len(path.parts) > MOST_PARTS or any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
+        raise ValueError(f"file name {name[:40]!r}... is longer than file systems take")
+    return name
 
 
 class OutputFile:

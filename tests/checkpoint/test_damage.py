@@ -154,6 +154,8 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "size": (lambda m: first_file(m).update(bytes=7), r"00000-00000.safetensors: has \d+ bytes, the manifest says 7"),
     "checksum": (lambda m: first_file(m).update(xxh64="0" * 16), r"checksum \w+, the manifest says 0{16}"),
     "outside": (lambda m: first_file(m).update(name="../../x"), r"file name '../../x' leaves the folder"),
+    "a name of 256 bytes": (lambda m: first_file(m).update(name="é" * 128), "is longer than file systems take"),
+    "9 folders": (lambda m: first_file(m).update(name="x/" * 9 + "y"), "is longer than file systems take"),
     "a line break": (lambda m: first_file(m).update(name="tables/a\nb"), r"'tables/a\\nb' holds characters"),
     "other file": (
         lambda m: first_file(m).update(m["tables"]["node"]["files"][0], rows=5, ids=False, start=0, stop=5),

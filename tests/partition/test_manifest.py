@@ -34,6 +34,7 @@ def test_others_have_none(tmp_path: Path) -> None:
         ({"num_hops": "many"}, "num_hops: Input should be a valid integer"),
         ({"files": {"x": {"bytes": 3}}}, r"files\.x\.sha256: Field required"),
         ({"files": {"../x": {"bytes": 3, "sha256": ""}}}, "file name '../x' leaves the folder"),
+        ({"files": {"x" * 256: {"bytes": 3, "sha256": ""}}}, "is longer than file systems take"),
         ({"version": 3}, "version 3; this library reads versions 1 and 2"),
         ({"more": 1}, "more: Unexpected keyword argument"),
     ],
