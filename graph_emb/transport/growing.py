@@ -11,21 +11,11 @@ from torch import Tensor
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import TotalOf
 from graph_emb.transport import columns, lockstep
-from graph_emb.transport.base import LiveTables, Transport
-from graph_emb.transport.lockstep import RankTable
-from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.named_rows import NamedRows
 
 
-class GrowingTables(Transport):
+class GrowingTables(NamedRows):
     """The part of ``CollectiveTransport`` that tables of a fixed size do not need."""
-
-    group: ProcessGroup
-    _tables: LiveTables[RankTable]
-    agree: columns.Agree
-
-    @abstractmethod
-    def _named(self, call: int, table: str, ids: Tensor, word: str) -> tuple[Tensor, bool]:
-        """The rows of this rank that any rank names by ids, repeats kept, and whether any rank names one anywhere."""
 
     @abstractmethod
     def _tell(self, call: int, number: int, said: int, what: str) -> int:
