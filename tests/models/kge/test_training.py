@@ -363,7 +363,7 @@ def test_umls_is_learnt_as_well_in_every_mode(model: str, ranks: Ranks, shared_d
     local steps, seed by seed; trainers of servers take turns as they come, so that their mean over the seeds is judged.
     """
     graph, seeds = knowledge_graph(load_dataset("umls", shared_data)), range(16)
-    config = umls_config(model).replace(batch_size=256, epochs=4, valid_every=0)
+    config = umls_config(model).replace(batch_size=128, epochs=4, valid_every=0)
     local = judged(ge.init(mode="local"), config, graph, seeds)
     ge.shutdown()
     spread = float(np.std(local, ddof=1))
