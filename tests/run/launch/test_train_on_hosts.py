@@ -130,7 +130,9 @@ def test_seeds_run_on_all_hosts_and_finished_ones_are_the_first_hosts_to_know(ro
     """Each host has a disk of its own: the second one sees no finished run and would wait for a seed that is kept."""
     for number in range(2):
         (tmp_path / f"disk-{number}").mkdir()
-    words = command_of("transe", root, "run", "--seeds", "0-2", "--trainers", "2", "--threads", "1")
+    words = command_of(
+        "transe", root, "run", "--seeds", "0-2", "--trainers", "2", "--threads", "1", "parallel.hogwild=false"
+    )
     words.remove("--no-eval")
     own = [["--hosts", "../hosts.txt"] for _ in range(2)]
     with network(2) as net:
