@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 
 import graph_emb as ge
 import partition
+from graph_emb.cli.main import main
 from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError
+from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook, RankRanges
 from graph_emb.run.multilevel import level_of, sizes_of, start_of
@@ -21,6 +24,7 @@ from tests.ranks import Ranks, raised
 pytestmark = pytest.mark.usefixtures("fresh_mode")
 
 GROUPS, SIZE = 8, 30
+TRIPLES = ["num_negatives=16", "chunk_size=16", "train.batch_size=64", "train.epochs=2"]
 
 
 def communities() -> Graph:
@@ -75,10 +79,11 @@ def test_nodes_begin_with_both_rows_of_their_part() -> None:
         assert first.norm(dim=1).min() > 0.1
 
 
-def closeness(rows: np.ndarray) -> float:
-    """Mean cosine of nodes of a group over that of all."""
+def closeness(rows: np.ndarray, nodes: np.ndarray | None = None) -> float:
+    """Mean cosine of nodes of a group over that of all; the rows are those of ``nodes``, or of all."""
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    same = np.arange(len(rows))[:, None] % GROUPS == np.arange(len(rows)) % GROUPS
+    group = (np.arange(len(rows)) if nodes is None else nodes) % GROUPS
+    same = group[:, None] == group
     return float((unit @ unit.T)[same].mean() - (unit @ unit.T)[~same].mean())
 
 
@@ -121,6 +126,30 @@ def test_two_trainers_gain_as_one(ranks: Ranks) -> None:
     assert closeness(rows) > closeness(one.embeddings.weights) - 0.05  # rows of other parts: 0.12 less
     errors = "".join(ranks.run(raised, 2, train_on_two, communities(), [5]))
     assert "5 is neither a multiple of the parts" in errors
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
+@pytest.mark.parametrize("model", ["deepwalk", "complex"])
+def test_trainers_with_servers_gain_from_the_rows_of_parts(tmp_path: Path, model: str) -> None:
+    graph, found = communities(), {}
+    src, dst = graph.edges().T
+    options = ["num_walks=1", "train.lr=0.025"] if model == "deepwalk" else [*TRIPLES, "train.lr=0.02"]
+    rows = zip(src, dst, strict=True)
+    text = "".join(f"{u},{v}\n" if model == "deepwalk" else f"e{u}\tnear\te{v}\n" for u, v in rows)
+    (tmp_path / "edges.csv").write_text(text)
+    words = ["train", model, "--dataset", str(tmp_path / "edges.csv"), "--threads", "1", "--no-eval", "--dim", "16"]
+    words += ["--mode", "kvstore", "--trainers", "2", "output.report=none", *options]
+    for name, levels in (("flat", []), ("levels", ["model.multilevel=[24]"])):
+        assert main([*words, *levels, "--out", str(tmp_path / name)]) == 0
+        own = load_embeddings(tmp_path / name)
+        number = np.char.lstrip(own.node_ids.astype(str), "e").astype(np.int64)
+        placed = np.zeros((GROUPS * SIZE, 16))
+        placed[number] = own.weights
+        found[name] = closeness(placed[np.isin(np.arange(GROUPS * SIZE), number)], np.sort(number))
+    (level,) = json.loads((tmp_path / "levels" / "metrics.json").read_text())["train"]["multilevel"]
+    assert 12 < level["nodes"] <= 24
+    assert found["levels"] > found["flat"] + 0.1
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
