@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -59,6 +59,10 @@ class FileEntry(_Strict):
         return name
 
 
+Word = Annotated[str, Field(pattern=r"^\w+$")]
+"""A name out of a manifest that errors quote as it is: no blank and no new line."""
+
+
 class RowsEntry(FileEntry):
     """A safetensors file with rows of a table, in ascending order of their original ids.
 
@@ -86,7 +90,7 @@ class StateEntry(_Strict):
     """One piece of optimizer state."""
 
     kind: Literal["element", "row", "table"]  # "table" is a clock
-    dtype: str  # as torch spells it: ``float32``
+    dtype: Word  # as torch spells it: ``float32``
     values: list[int] | list[float] | None = None  # of a clock on each rank; None for state that lies in the files
 
     @model_validator(mode="after")
@@ -139,11 +143,11 @@ class TableEntry(_Lean):
     unnamed = ("growth", "changed_of")
     num_rows: int = Field(ge=0)  # in the files
     dim: int = Field(ge=1)
-    dtype: str
-    rule: str | None = None  # that trains it; None where no optimizer was saved with it
+    dtype: Word
+    rule: Word | None = None  # that trains it; None where no optimizer was saved with it
     options: dict[str, Any] = {}  # of that rule
     numbers: dict[str, Any] = {}
-    state: dict[str, StateEntry] = {}  # by name
+    state: dict[Word, StateEntry] = {}  # by name
     files: list[RowsEntry] = []  # every row is in exactly one file
     growth: GrowthEntry | None = None  # None of a table of a fixed size, whose entry does not name it
     changed_of: int | None = None  # in a delta of such a table: its rows, of which the files have those that changed
@@ -259,6 +263,7 @@ class CheckpointManifest(_Lean):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "manifest"
+            where = where if where.isprintable() else repr(where)
             raise DataError(f"{path}: {where}: {first['msg']}") from None
 
 

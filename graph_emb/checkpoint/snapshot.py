@@ -360,7 +360,7 @@ class DenseObjects:
                 saved = getattr(manifest, kind)[k]
                 if saved["class"] != type(one).__name__:
                     raise ConfigError(
-                        f"{where}: {kind}[{k}] is a {saved['class']}, the one here a {type(one).__name__}"
+                        f"{where}: {kind}[{k}] is a {saved['class']!r}, the one here a {type(one).__name__}"
                     )
                 state = decode(saved["state"], tensors)
                 if isinstance(one, optim.Optimizer):
@@ -374,7 +374,7 @@ class DenseObjects:
             state = decode(_own(where, name, manifest.generators[name], rank, ranks))
             own = _state(name, one)["bit_generator"]
             if state["bit_generator"] != own:
-                raise ConfigError(f"{where}: generator {name!r} is a {state['bit_generator']}, the one here a {own}")
+                raise ConfigError(f"{where}: generator {name!r} is a {state['bit_generator']!r}, the one here a {own}")
             if isinstance(one, torch.Generator):
                 steps.append(partial(one.set_state, state["state"]))
             else:

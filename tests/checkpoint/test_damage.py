@@ -150,6 +150,14 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "rows": (lambda m: m["tables"]["word"].update(num_rows=6), r"files hold 5 rows, the table has 6"),
     "width": (lambda m: m["tables"]["word"].update(dim=3), r"'word' has width 3, the one here 2"),
     "dtype": (lambda m: m["tables"]["word"].update(dtype="float64"), r"has dtype float64, the one here float32"),
+    "a dtype of two lines": (
+        lambda m: m["tables"]["word"].update(dtype="a\nb"),
+        r"manifest.json: tables.word.dtype: String should match",
+    ),
+    "a state of two lines": (
+        lambda m: m["tables"]["node"]["state"].update({"a\nb": m["tables"]["node"]["state"]["step"]}),
+        r"tables.node.state.a\\nb.*String should match",
+    ),
     "range": (lambda m: first_file(m).update(start=1, stop=6), r"has original id 5, which is not among the 5 ids"),
     "size": (lambda m: first_file(m).update(bytes=7), r"00000-00000.safetensors: has \d+ bytes, the manifest says 7"),
     "checksum": (lambda m: first_file(m).update(xxh64="0" * 16), r"checksum \w+, the manifest says 0{16}"),
@@ -188,4 +196,5 @@ def test_a_manifest_that_was_edited_and_sealed_again_is_held_against_the_files(
     with pytest.raises(GraphEmbError, match=message) as caught:
         tiny.load(folder)
     assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert same(tiny.look(), before)

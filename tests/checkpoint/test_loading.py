@@ -178,7 +178,7 @@ MISFITS: dict[str, tuple[Any, str]] = {
     "an optimizer of no table": (lambda t: without(t, tables=[t.node]), r"optimizers\[1\] trains table 'word'"),
     "another scheduler": (
         lambda t: without(t, schedulers=[torch.optim.lr_scheduler.ExponentialLR(t.rule, 0.5)]),
-        r"schedulers\[0\] is a MultiStepLR, the one here a ExponentialLR",
+        r"schedulers\[0\] is a 'MultiStepLR', the one here a ExponentialLR",
     ),
     "another model": (
         lambda t: without(t, model=torch.nn.Linear(4, 2)),
@@ -190,11 +190,11 @@ MISFITS: dict[str, tuple[Any, str]] = {
     ),
     "another torch optimizer": (
         lambda t: without(t, torch_optimizers=[torch.optim.SGD(t.model.parameters())]),
-        r"torch_optimizers\[0\] is a AdamW, the one here a SGD",
+        r"torch_optimizers\[0\] is a 'AdamW', the one here a SGD",
     ),
     "another generator": (
         lambda t: without(t, generators={"torch": t.generators["torch"], "numpy": torch.Generator()}),
-        r"generator 'numpy' is a PCG64, the one here a torch cpu",
+        r"generator 'numpy' is a 'PCG64', the one here a torch cpu",
     ),
     "weights_only with optimizers": (lambda t: {**t.all(), "weights_only": True}, r"leave optimizers and the rest out"),
     "only as a text": (lambda t: {**t.all(), "only": "node"}, r"only='node' is a text; pass names"),
