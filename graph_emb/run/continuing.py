@@ -2,14 +2,13 @@
 
 The rule: walks begin at every new node, at both ends of every edge between old nodes that was added, removed or has
 another weight, and at the nodes within ``reach`` steps of these. An edge of a new node is walked from the new node.
-LINE draws the edges that have an end among these nodes.
+Walks end with the window, see ``cut_walks``. LINE draws the edges that have an end among these nodes.
 
 Legend: N nodes of the graph now, K of the old run, D width, S starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.original_ids import SameIds
 from graph_emb.graph.readers.tables import read_npy
-from graph_emb.models.skipgram.config import GoesOn, LineConfig, PlainWalkConfig
+from graph_emb.models.skipgram.config import MOST_WALKS, GoesOn, LineConfig, PlainWalkConfig, WalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
@@ -174,12 +173,32 @@ def start_of(
     src = graph.sources()
     near = is_new[src] | is_new[graph.indices]
     means = NeighbourMean((src[near], graph.indices[near]))
-    tables = (old.token, _usual(model, seed, graph)), (old.context, None)
-    given = graph, means, is_new, place, seed
-    first = [None if rows is None else _first_rows(*given, rows, usual) for rows, usual in tables]
-    assert first[0] is not None
+    width = old.token.shape[1]
+    first = np.zeros((graph.num_nodes, width + (0 if old.context is None else old.context.shape[1])), np.float32)
+    first[:, :width] = _usual_rows(model, seed, graph)
+    known = old.token if old.context is None else np.concatenate([old.token, old.context], axis=1)
+    first[place[place >= 0]] = known[place >= 0]
+    new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
+    read = slice(width, None) if first.shape[1] == 2 * width else slice(width)  # of LINE contexts are of one order
+    first[new] = fitted_means(graph, is_new, first, new, values, seed, read)
+    token, context = np.ascontiguousarray(first[:, :width]), np.ascontiguousarray(first[:, width:])
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
-    return GrownStart(first[0], first[1], is_new, starts, report)
+    return GrownStart(token, None if old.context is None else context, is_new, starts, report)
+
+
+def cut_walks(model: WalkConfig) -> dict[str, int]:
+    """Number and length of walks from a node where the graph has changed: the model's tokens, cut after the window.
+
+    No context is farther away than the window. Past it nearly all pairs of a walk from a new node are of old nodes,
+    whose rows are trained: short walks give new rows several times as many updates in the same time.
+
+    Example:
+        >>> from graph_emb.models.skipgram.config import DeepWalkConfig
+        >>> cut_walks(DeepWalkConfig(num_walks=80, walk_length=40, window=10))
+        {'num_walks': 291, 'walk_length': 11}
+    """
+    length = min(model.walk_length, model.window + 1)
+    return {"num_walks": min(MOST_WALKS, -(-model.num_walks * model.walk_length // length)), "walk_length": length}
 
 
 def changed_arcs(old: Graph, new: Graph, place: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -226,33 +245,13 @@ def _around(graph: Graph, seeds: NDArray[np.bool_], reach: int) -> NDArray[np.bo
     return found
 
 
-def _usual(model: PlainWalkConfig | LineConfig, seed: int, graph: Graph) -> Callable[[], torch.Tensor]:
-    """What makes the usual first token rows, (N, D)."""
+def _usual_rows(model: PlainWalkConfig | LineConfig, seed: int, graph: Graph) -> NDArray[np.float32]:
+    """The usual first token rows, (N, D)."""
     parts = [model]
     if isinstance(model, LineConfig):
         parts = [model.skipgram(order, directed=graph.directed) for order in model.orders]  # type: ignore[misc]
-
-    def rows() -> torch.Tensor:
-        made = [torch.empty(graph.num_nodes, part.dim) for part in parts]
-        for part, own in zip(parts, made, strict=True):
-            fill_rows_(usual_rows(part, seed), own, 0, SameIds(graph.num_nodes))  # type: ignore[arg-type]
-        return torch.cat(made, dim=1)
-
+    made = [torch.empty(graph.num_nodes, part.dim) for part in parts]
+    for part, own in zip(parts, made, strict=True):
+        fill_rows_(usual_rows(part, seed), own, 0, SameIds(graph.num_nodes))  # type: ignore[arg-type]
+    rows: NDArray[np.float32] = torch.cat(made, dim=1).numpy()
     return rows
-
-
-def _first_rows(
-    graph: Graph,
-    means: NeighbourMean,
-    is_new: NDArray[np.bool_],
-    place: NDArray[np.int64],
-    seed: int,
-    rows: NDArray[np.float32],
-    usual: Callable[[], torch.Tensor] | None,
-) -> NDArray[np.float32]:
-    """Old rows at their new places, and those of new nodes, (N, D)."""
-    first = np.zeros((graph.num_nodes, rows.shape[1]), np.float32) if usual is None else usual().numpy()
-    first[place[place >= 0]] = rows[place >= 0]
-    reached, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
-    first[reached] = fitted_means(graph, is_new, first, values, seed)
-    return first

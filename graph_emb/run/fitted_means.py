@@ -2,10 +2,12 @@
 
 Directions that neighbours do not share cancel in a mean, so it is shorter than a row that was trained, and more so in
 some directions than in others; whoever reads rows of new nodes as those of old ones (a classifier that was fitted on
-the old ones) then errs. The old nodes tell the way: the linear map from their neighbours' means to their own rows,
-found by ridge regression. Khodak et al. 2018, "A la carte embedding", give unseen words rows so.
+the old ones) then errs. The old nodes tell the way: from their neighbours' means to their own rows, a linear map is
+found by ridge regression, as Khodak et al. 2018, "A la carte embedding", give unseen words rows. It reads the
+neighbours' context rows where there are some, since a token row is trained to fit those, and it changes with the
+logarithm of the number of neighbours, with which rows grow.
 
-Legend: N nodes, S old nodes of the fit, D width.
+Legend: N nodes, S old nodes of the fit, M nodes with means, D width, F numbers that the map reads, P penalties.
 """
 
 from __future__ import annotations
@@ -18,15 +20,21 @@ from threadpoolctl import threadpool_limits
 from graph_emb.graph.csr import Graph
 
 MOST_NODES = 8192
-"""Old nodes of the fit: 64 for each of 128 numbers a row, in a fraction of a second."""
+"""Old nodes of the fit: 32 for each of the 256 numbers that 128 a row give to read, in a fraction of a second."""
 LEAST_NODES = 4
-"""Old nodes for each number of a row, below which the mean stays as it is."""
-PENALTIES = np.array([1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2])
-"""Of the map's distance from the identity, tried in units of the means' squares, by errors that leave one out."""
+"""Old nodes for each number of a row that is read, below which the mean stays as it is."""
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)
+"""Of the map that is added, tried in units of the squares of what it reads, by errors that leave one out."""
 
 
 def fitted_means(
-    graph: Graph, is_new: NDArray[np.bool_], rows: NDArray[np.float32], means: NDArray[np.float64], seed: int
+    graph: Graph,
+    is_new: NDArray[np.bool_],
+    rows: NDArray[np.float32],
+    nodes: NDArray[np.int64],
+    means: NDArray[np.float64],
+    seed: int,
+    read: slice = slice(None),
 ) -> NDArray[np.float64]:
     """Means of neighbours' rows by the map that fits old nodes best, or as they are where too few old nodes tell.
 
@@ -34,30 +42,56 @@ def fitted_means(
         graph: With old and new nodes.
         is_new: Bool, (N,).
         rows: Those of old nodes, (N, D); others are not read.
-        means: What is mapped, (M, D).
+        nodes: New nodes, (M,).
+        means: What is mapped, of these nodes, (M, D).
         seed: Of the choice among more old nodes than are used.
+        read: The columns that the map reads.
     """
-    from sklearn.linear_model import RidgeCV
-
     chosen = np.flatnonzero(~is_new)
     if len(chosen) > MOST_NODES:
         chosen = np.sort(np.random.default_rng(seed % (1 << 64)).choice(chosen, MOST_NODES, replace=False))
     near = _old_neighbours(graph, is_new, chosen)
     degrees = np.diff(near.indptr)
     has_any = degrees > 0
-    if has_any.sum() < LEAST_NODES * rows.shape[1]:
+    if has_any.sum() < LEAST_NODES * means[:, read].shape[1]:
         return means
-    degrees = degrees[has_any].astype(np.float64)
-    own = near[has_any] @ rows / degrees[:, None]
-    weights = degrees / degrees.mean()  # a mean of many is known better
-    scale = float((weights[:, None] * own**2).sum() / own.shape[1])
-    if scale == 0.0:
+    chosen, near, degrees = chosen[has_any], near[has_any], degrees[has_any].astype(np.float64)
+    own = near @ rows / degrees[:, None]
+    logs = np.log(degrees)
+    middle, low, high = logs.mean(), logs.min(), logs.max()
+    weights = np.sqrt(degrees / degrees.mean())[:, None]  # a mean of many is known better
+    inputs = _inputs(own[:, read], logs - middle) * weights
+    if not inputs.any():
         return means
     with threadpool_limits(1, "blas"):
-        fit = RidgeCV(alphas=scale * PENALTIES, fit_intercept=False)
-        fit.fit(own, rows[chosen[has_any]] - own, sample_weight=weights)
-        found: NDArray[np.float64] = means + fit.predict(means)
-    return found
+        added = _ridge(inputs, (rows[chosen] - own) * weights)
+        found = np.log(np.maximum(np.diff(_old_neighbours(graph, is_new, nodes).indptr), 1)).clip(low, high)
+        led: NDArray[np.float64] = means + _inputs(means[:, read], found - middle) @ added
+    return led
+
+
+def _inputs(means: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What the map reads of nodes with these means, (B, F / 2), and logarithms of numbers of neighbours, (B,)."""
+    return np.concatenate([means, means * logs[:, None]], axis=1)
+
+
+def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The map (F, D) from inputs (S, F) to targets (S, D) with the penalty whose errors that leave one out are least.
+
+    A node's error without it is its residual over 1 - h, h being its own share in its fit (Golub et al. 1979).
+    """
+    squares, directions = np.linalg.eigh(inputs.T @ inputs)
+    turned = inputs @ directions
+    answers, parts = turned.T @ targets, turned**2
+    best, least = np.zeros(answers.shape), np.inf
+    scale = float(squares.clip(0.0).sum() / len(squares))
+    for penalty in PENALTIES:
+        shrunk = 1.0 / (squares.clip(0.0) + penalty * scale)
+        found = answers * shrunk[:, None]
+        errors = (targets - turned @ found) / (1.0 - parts @ shrunk)[:, None]
+        if (error := float((errors**2).sum())) < least:
+            best, least = found, error
+    return np.asarray(directions @ best)
 
 
 def _old_neighbours(graph: Graph, is_new: NDArray[np.bool_], chosen: NDArray[np.int64]) -> csr_matrix:

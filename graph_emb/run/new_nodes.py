@@ -27,7 +27,7 @@ from graph_emb.models.shared_rows import OF_SHARED_ROWS, TableKind
 from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, in_parts
 from graph_emb.models.skipgram.training import TOKENS_PER_BATCH
-from graph_emb.run.continuing import GrownStart, OldRun, start_of
+from graph_emb.run.continuing import GrownStart, OldRun, cut_walks, start_of
 from graph_emb.run.inputs import edge_policy, grown_dataset, read_dataset
 from graph_emb.run.pipeline import PipelineResult, config_of
 from graph_emb.run.pipeline import run as run_pipeline
@@ -55,8 +55,9 @@ def continue_run(
     """Go on with a run of walks on a graph that has grown; ``graph-emb train --from RUN --new-edges FILE`` in Python.
 
     New nodes begin with their neighbours' mean as old nodes lead it, see ``graph_emb.run.fitted_means``. Walks begin,
-    or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; all rows that they meet are
-    trained, at the rule's own rate. After a run of composed rows each node goes on with a row of its own.
+    or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; walks end with the window.
+    All rows that they meet are trained, walks by SGD in place at a rate of .015, else at the rule's own rate. After a
+    run of composed rows each node goes on with a row of its own.
 
     Args:
         run: Folder of a run of deepwalk, node2vec or line; it stays as it is.
@@ -79,8 +80,8 @@ def continue_run(
 def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, Any]:
     """The sections with which a run goes on.
 
-    The rate of SGD in place follows a training's walks, so that it is chosen anew. What was trained from files goes
-    on in memory, which first rows of new nodes need.
+    The rate of SGD in place follows a training's walks, so that it is chosen anew; walks are cut, see ``cut_walks``.
+    What was trained from files goes on in memory, which first rows of new nodes need.
 
     Raises:
         ConfigError: no run folder.
@@ -97,6 +98,8 @@ def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, 
         unset |= {name: TableKind.model_fields[name].default for name in OF_SHARED_ROWS}
     sections["model"] = {**sections["model"], **{k: v for k, v in unset.items() if k in sections["model"]}}
     sections["model"]["from_run"] = str(place.absolute())
+    if isinstance(config.model, PlainWalkConfig):
+        sections["model"] |= cut_walks(config.model)
     of_files = TrainSection.model_fields
     sections["train"] |= {name: of_files[name].default for name in ("memory", "scratch", "policy")}
     if getattr(config.model, "in_place", False):
@@ -119,8 +122,8 @@ def infer(
     """Rows of nodes that a run did not have, from their edges; ``graph-emb infer`` in Python.
 
     A new node begins with its neighbours' mean, by the linear map that leads old nodes from theirs to their rows, see
-    ``graph_emb.run.fitted_means``. Then it is walked from, as often as the run did from each node, and trained with the
-    rows of all other nodes frozen.
+    ``graph_emb.run.fitted_means``. Then it is walked from, as ``continue_run`` does, and trained with the rows of all
+    other nodes frozen.
 
     Args:
         run: Folder of a run of deepwalk or node2vec; it stays as it is.
@@ -153,14 +156,7 @@ def infer(
     new = np.flatnonzero(start.is_new)
     if epochs:
         p, q = model.bias
-        walks: dict[str, Any] = {
-            "num_walks": model.num_walks,
-            "walk_length": model.walk_length,
-            "p": p,
-            "q": q,
-            "seed": seed,
-        }
-        sampler = WalkSampler(whole.graph, **walks, starts=start.starts)
+        sampler = WalkSampler(whole.graph, **cut_walks(model), p=p, q=q, seed=seed, starts=start.starts)
         train_new_rows(sampler, model, start, epochs, seed, num_threads=num_threads, progress=progress)
     found = Embeddings(start.token[new], whole.graph.ids_of(new))
     if out is not None:
