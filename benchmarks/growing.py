@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ from graph_emb.core.compiled import mix64, njit
 from graph_emb.graph.hash_book import keys_of
 from graph_emb.table.id_map import AHEAD, IdMap
 from graph_emb.table.row_memory import prefetch_to_read
+
+LONGEST = 10
+"""Steps of which the reason is told."""
 
 
 @njit(nogil=True)
@@ -126,8 +131,24 @@ def measure_steps(rows: int, dim: int, batch: int, repeats: int) -> dict[str, An
     }
 
 
-def measure_growth(first: int, last: int, dim: int, batch: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Steps of new ids alone while a table grows: pauses, beside a fixed table's in the same turns; memory."""
+def work_of(milliseconds: float, clock: Callable[[], float]) -> Callable[[], object]:
+    """Work of numpy alone that takes about as long on one thread: sorts of one array."""
+    values = np.random.default_rng(2).random(1 << 15)
+    start = clock()
+    for _ in range(20):
+        np.sort(values)
+    times = max(1, round(milliseconds / ((clock() - start) / 20 * 1e3)))
+    return lambda: [np.sort(values) for _ in range(times)]
+
+
+def measure_growth(
+    first: int, last: int, dim: int, batch: int, clock: Callable[[], float]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Steps of new ids alone while a table grows: memory, and its pauses.
+
+    In the same turns a fixed table makes the same steps, and numpy works as long as a growing step: what these two
+    show is the machine's.
+    """
     ids = torch.from_numpy(np.random.default_rng(1).permutation(last))
     grads = torch.ones(batch, dim)
     fixed = ge.DistEmbedding(last, dim, "as many")
@@ -136,27 +157,48 @@ def measure_growth(first: int, last: int, dim: int, batch: int, clock: Callable[
     before = psutil.Process().memory_info().rss
     emb = ge.DistEmbedding(ge.growing(last), dim, "grown")
     opt = ge.SparseRowAdagrad([emb], lr=0.01)
-    times: list[list[float]] = []
-    made = 0
+    found: dict[str, list[list[float]]] = {"growing table": [], "fixed table": [], "numpy, as long": []}
+    made, alone = 0, None
     while made + batch <= last:
-        asked, turn = ids[made : made + batch], []
-        for table, optimizer, of in ((fixed, others, asked), (emb, opt, asked * 7919)):
-            start = clock()
-            optimizer.update(of, grads, table)
-            turn.append((clock() - start) * 1e3)
-        times.append(turn)
+        asked = ids[made : made + batch]
+        calls = [partial(opt.update, asked * 7919, grads, emb), partial(others.update, asked, grads, fixed)]
+        if made >= first:
+            alone = alone or work_of(statistics.median(step[0] for step in found["growing table"][2:]), clock)
+            calls.append(alone)
+        for own, call in zip(found.values(), calls, strict=False):
+            own.append(paused(call, clock))
         made += batch
-    kept = np.array(times[first // batch :])
-    median, longest = np.median(kept, axis=0), np.percentile(kept, 99.9, axis=0)
     size = emb.shard.num_bytes()
-    return {
+    sizes = {
         "rows": f"{first:,} to {made:,} x {dim}",
-        "median step, ms": float(median[1]),
-        "p99.9 / median (aim 2)": float(longest[1] / median[1]),
-        "fixed table, ms": float(median[0]),
-        "its p99.9 / median": float(longest[0] / median[0]),
         "map and numbers, bytes a row (aim 48)": (size - made * (4 * dim + 4)) / made,
         "memory / (rows + map) (aim 1.05)": (psutil.Process().memory_info().rss - before) / size,
+    }
+    return sizes, [pauses(name, np.array(own[-len(found["numpy, as long"]) :])) for name, own in found.items()]
+
+
+def paused(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Milliseconds of a step, pages that it was the first to touch, and whether the host took a processor away."""
+    pages, stolen = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, psutil.cpu_times().steal
+    start = clock()
+    call()
+    took = (clock() - start) * 1e3
+    fresh = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages
+    return [took, fresh, float(psutil.cpu_times().steal > stolen)]
+
+
+def pauses(name: str, steps: np.ndarray) -> dict[str, Any]:
+    """Of steps (N, 3) as ``paused`` tells them; of the longest, why."""
+    times, fresh, stolen = steps.T
+    median, longest = np.median(times), np.argsort(times)[-LONGEST:]
+    taken, touched = stolen[longest] > 0, fresh[longest] > np.median(fresh)
+    return {
+        "steps": name,
+        "median, ms": median,
+        "p99 / median": np.percentile(times, 99) / median,
+        "p99.9 / median (aim 2)": np.percentile(times, 99.9) / median,
+        f"of the longest {LONGEST}: a processor taken by the host": int(taken.sum()),
+        "else more fresh pages than most steps": int((touched & ~taken).sum()),
     }
 
 
@@ -208,9 +250,10 @@ def main() -> None:
     if "growth" in args.parts:
         threads, clock = torch.get_num_threads(), time.thread_time if args.processor_time else time.perf_counter
         torch.set_num_threads(1 if args.processor_time else threads)
-        found["growth"] = measure_growth(*args.growth, 16, args.batch, clock)
+        found["growth"], found["pauses"] = measure_growth(*args.growth, 16, args.batch, clock)
         torch.set_num_threads(threads)
         print(tabulate([found["growth"]], headers="keys", floatfmt=".3g"))
+        print(tabulate(found["pauses"], headers="keys", floatfmt=".3g"))
     if "delta" in args.parts:
         found["delta"] = measure_delta(args.rows // 4, args.dim, args.batch)
         print(tabulate([found["delta"]], headers="keys", floatfmt=".4g"))
