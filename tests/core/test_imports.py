@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def test_a_collector_that_was_off_stays_off_and_an_error_turns_it_on_again() -> 
     with pytest.raises(ModuleNotFoundError):
         resolve("graph_emb.no_such_module")
     assert gc.isenabled()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thawed() -> Iterator[None]:
+    """As in a program that froze nothing; the suite has frozen its own tests."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture
