@@ -5,11 +5,11 @@
 Two things run beside each other. **Steady jobs**, one in each distributed mode, make, train, save, load and drop tables
 in rounds until the end; now and then one of their processes is stopped for a moment. Their open descriptors, threads,
 private memory and shared memory are sampled; the last quarter must not have more than the second one.
-**Runs** of ``graph-emb train`` with checkpoints, in three modes, meet random events: SIGKILL of one process or of all,
-SIGINT, SIGTERM, stops that end and stops that do not. After each the run must go on or end in time and name the
-process, leave nothing that ``graph-emb doctor --clean`` does not remove, and go on by ``--resume``. The rows of a run
-that has come to its end are those of an undisturbed one, byte for byte (kvstore mode, whose pushes race: as many, and
-finite).
+**Runs** of ``graph-emb train`` with checkpoints, in three modes, collective mode with an exchange and with rows that
+trainers share in place, meet random events: SIGKILL of one process or of all, SIGINT, SIGTERM, stops that end and stops
+that do not. After each the run must go on or end in time and name the process, leave nothing that ``graph-emb doctor
+--clean`` does not remove, and go on by ``--resume``. The rows of a run that has come to its end are those of an
+undisturbed one, byte for byte (kvstore mode, whose pushes race, and shared rows: as many, and finite).
 
 A driver that was itself suspended for longer than two seconds does not judge what happened meanwhile.
 """
@@ -43,8 +43,13 @@ from graph_emb.core.left_behind import SHARED_MEMORY, left_in, shared_names_of
 GRACE = 150.0
 """Seconds above parallel.timeout in which a broken run must end: roll call, grace after SIGTERM, a busy machine."""
 MODES = {
-    mode: [] if mode == "local" else ["--trainers", "2", "--mode", mode] for mode in ("local", "collective", "kvstore")
+    "local": [],
+    "collective": ["--trainers", "2", "--mode", "collective", "parallel.hogwild=false"],
+    "sharing": ["--trainers", "2", "--mode", "collective", "parallel.hogwild=true"],
+    "kvstore": ["--trainers", "2", "--mode", "kvstore"],
 }
+UNORDERED = ("sharing", "kvstore")
+"""Modes in which the order of updates, and so the bits of rows, differs from run to run."""
 SLACK_BYTES = 8 << 20
 """Private memory that a process may gain between the second and the last quarter: pools and caches that fill late."""
 ROUNDS = """
@@ -291,7 +296,7 @@ def whole(run: Run, wanted: bytes | None) -> str:
     found = (run.out / "embeddings.npy").read_bytes()
     if wanted is None or found == wanted:
         return ""
-    if run.mode == "kvstore":
+    if run.mode in UNORDERED:
         rows = np.load(run.out / "embeddings.npy")
         return "" if len(found) == len(wanted) and np.isfinite(rows).all() else "its rows are not finite or not as many"
     return "its rows are not those of an undisturbed run"
