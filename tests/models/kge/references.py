@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
+from partition.partitioned import PartPolicy
 
 MARGIN = 4.0
 
@@ -68,3 +71,12 @@ def ring(num_entities: int = 12) -> KnowledgeGraph:
     valid = [t for t in steps if t[1] == 0 and t[0] % 4 == 0]
     train = [t for t in steps if t not in valid]
     return KnowledgeGraph("ring", num_entities, 2, {"train": np.array(train), "valid": np.array(valid)})
+
+
+def two_rings() -> tuple[KnowledgeGraph, PartPolicy]:
+    """The even entities and the odd ones, two rings without a triple between them, and a policy of both as parts."""
+    train = np.array([(e, r, (e + 2 * (r + 1)) % 24) for e in range(24) for r in (0, 1)])
+    order = np.concatenate([np.arange(0, 24, 2), np.arange(1, 24, 2)])
+    return KnowledgeGraph("rings", 24, 2, {"train": train}), PartPolicy(
+        "node~_N", RangeBook([0, 12, 24]), ArrayIds(order, 24)
+    )
