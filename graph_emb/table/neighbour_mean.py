@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.graph.typed import HeteroGraph
@@ -69,17 +70,19 @@ class NeighbourMean:
         """
         node, other = self._ends[np.isin(self._ends[:, 0], new)].T
         asked = np.unique(other[np.isin(other, known)])
-        ids, rows = asked, np.asarray(rows_of(asked), np.float64)  # what a round may use, ascending
-        reached = np.empty(0, np.int64)
+        ids, rows = asked, np.asarray(rows_of(asked), np.float64)  # those that the latest round has reached, ascending
+        reached, means = [np.empty(0, np.int64)], [rows[:0]]
         while True:
             place = np.searchsorted(ids, other).clip(max=max(0, len(ids) - 1))
-            usable = (ids[place] == other if len(ids) else np.zeros(len(other), bool)) & ~np.isin(node, reached)
+            usable = ids[place] == other if len(ids) else np.zeros(len(other), bool)
             if not usable.any():
-                found = np.isin(ids, reached)
-                return ids[found], rows[found]
+                order = np.argsort(np.concatenate(reached))
+                return np.concatenate(reached)[order], np.concatenate(means)[order]
             fresh, starts, counts = np.unique(node[usable], return_index=True, return_counts=True)
-            means = np.add.reduceat(rows[place[usable]], starts, axis=0) / counts[:, None]
-            reached = np.union1d(reached, fresh)
-            ids, rows = np.concatenate([ids, fresh]), np.concatenate([rows, means])
-            order = np.argsort(ids)
-            ids, rows = ids[order], rows[order]
+            columns, bounds = place[usable], np.append(starts, usable.sum())
+            sums = csr_array((np.ones(len(columns)), columns, bounds), (len(fresh), len(ids))) @ rows
+            ids, rows = fresh, sums / counts[:, None]
+            reached.append(ids)
+            means.append(rows)
+            left = ~np.isin(node, fresh)
+            node, other = node[left], other[left]
