@@ -97,6 +97,18 @@ def test_a_graphs_own_ids_are_the_tables() -> None:
     assert emb.weight[[90]].item() == 1.5
 
 
+def test_nodes_of_a_later_round_come_in_the_order_of_their_ids() -> None:
+    found, rows = ge.NeighbourMean(([20, 30, 30], [30, 10, 5])).values(
+        np.array([5, 10, 30]), np.array([20]), lambda asked: 7.0 + asked[:, None]
+    )
+    assert found.tolist() == [5, 10, 30]
+    assert rows.tolist() == [[27.0]] * 3
+    both, rows = ge.NeighbourMean(([20, 30, 21, 10, 40], [30, 10, 30, 40, 50])).values(
+        np.array([10, 30, 40]), np.array([20, 21, 50]), lambda asked: asked[:, None].astype(float)
+    )
+    assert dict(zip(both.tolist(), rows[:, 0].tolist(), strict=True)) == {10: 35.25, 30: 20.5, 40: 50.0}
+
+
 def test_what_is_no_graph_of_ids_is_said() -> None:
     ends = np.array([0]), np.array([1])
     with pytest.raises(ConfigError, match="ids are texts"):
