@@ -5,6 +5,7 @@ A module counts when one of its Python functions runs between the call and the r
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,11 +36,14 @@ def entered() -> Iterator[set[str]]:
         if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
             found.add(frame.f_code.co_filename.removeprefix(SOURCE))
 
+    gc.collect()
+    gc.disable()  # what tests before have left is no part of the call
     sys.setprofile(look)
     try:
         yield found
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 def pulled(first: int, last: int) -> list[str]:
