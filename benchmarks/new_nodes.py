@@ -2,6 +2,7 @@
 
     python benchmarks/new_nodes.py --root ../shared/data --json new_nodes.json
     python benchmarks/new_nodes.py --root ../shared/data --seeds 1 --no-scores
+    python benchmarks/new_nodes.py --root ../shared/data --split 1
 
 Hides a share of the nodes with their edges and trains DeepWalk on the rest; then the hidden nodes come back. Of their
 edges a tenth is kept to judge by. Scores are those of the hidden nodes: micro-F1 of a classifier that is fitted on the
@@ -103,13 +104,14 @@ def main() -> None:
     parser.add_argument("--dataset", default="blogcatalog")
     parser.add_argument("--root", default="../shared/data")
     parser.add_argument("--share", type=float, default=0.1, help="of the nodes that come later; default: %(default)s")
+    parser.add_argument("--split", type=int, default=0, help="seed of which nodes come later; default: %(default)s")
     parser.add_argument("--walks", type=int, default=80, help="from each node; default: %(default)s, DeepWalk's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-scores", action="store_true", help="times alone")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    growth = Growth.of(plain_dataset(ge.load_dataset(args.dataset, root=args.root)), args.share, 0)
+    growth = Growth.of(plain_dataset(ge.load_dataset(args.dataset, root=args.root)), args.share, args.split)
     with tempfile.TemporaryDirectory() as folder:
         report(measure(growth, Path(folder), args), args)
 
