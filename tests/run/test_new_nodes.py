@@ -152,7 +152,7 @@ def test_sgd_in_place_goes_on_at_a_low_rate(fields: dict[str, Any], rate: float)
 
 
 def test_first_rows_are_told_from_context_rows(old: Path) -> None:
-    """A map from token rows to themselves explained .76 of old rows on BlogCatalog, one from context rows .88."""
+    """A token row is trained to fit the context rows of its neighbours, which tell more of it than their token rows."""
     run, rng = OldRun.read(old), np.random.default_rng(0)
     src, dst = np.nonzero(np.triu(rng.random((60, 60)) < 0.3, 1))
     rows = rng.normal(size=(2, 60, 8)).astype(np.float32)
