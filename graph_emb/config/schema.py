@@ -135,7 +135,9 @@ class TrainSection(Settings):
         default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
     )
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
-    device: str = Field(default="cpu", min_length=1, description="of graph networks, such as cuda:0")
+    device: str = Field(
+        default="cpu", min_length=1, description="of graph networks and knowledge-graph models, such as cuda:0"
+    )
     memory: str | None = Field(
         default=None, description="of a process for the rows and their state, such as 2GiB; null: all; rest: files"
     )
@@ -402,6 +404,17 @@ class RunConfig(Settings):
             )
         if self.parallel.mode == "kvstore":
             raise ValueError("train.memory: trainers of mode=kvstore share rows in memory; set mode=collective")
+        return self
+
+    @model_validator(mode="after")
+    def _triples_of_a_device_are_of_one_process(self) -> RunConfig:
+        if self.model.family != "kge" or self.train.device == "cpu":
+            return self
+        said = f"train.device = {short(self.train.device)}"
+        if self.parallel.mode != "local":
+            raise ValueError(f"{said}: one process trains {self.model.name} on a device; leave parallel.mode out")
+        if self.train.memory is not None:
+            raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or train.device out")
         return self
 
     def _check_walks_from_files(self, said: str, model: PlainWalkConfig) -> None:

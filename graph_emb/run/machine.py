@@ -40,6 +40,17 @@ def memory_mib() -> int:
     return int(psutil.Process().memory_info().rss // 2**20)
 
 
+def check_device(name: str) -> None:
+    """Raise a ConfigError, with torch's reason, where ``train.device`` is no device of this machine."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"train.device = {name!r}: {reason}") from error
+
+
 STATE_SHARE = {
     **dict.fromkeys(("sgd", "row_adagrad"), 0.0),
     **dict.fromkeys(("adagrad", "row_adam", "row_lamb", "lars"), 1.0),

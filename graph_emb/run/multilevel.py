@@ -344,6 +344,7 @@ def triples_start(
             seed=config.seed,
             own=level.own,
             num_threads=config.train.threads,
+            device=config.train.device,
             progress=progress,
             first=None if first is None else first[0],
         )

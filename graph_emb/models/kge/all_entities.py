@@ -23,6 +23,8 @@ from graph_emb.models.kge.comparisons import Comparison, InnerProduct
 
 SCORES = 1 << 20
 """Scores that are held at once: 4 MiB of float32, about what the cache of a core and its share of the last one keep."""
+DEVICE_SCORES = 1 << 26
+"""The same on a GPU, which wants few large products: 256 MiB of float32."""
 LEAST_QUERIES = 64
 """Queries of a block where all their scores are more than ``SCORES``: a matrix product needs rows to be fast."""
 
@@ -66,14 +68,15 @@ class _Tiles:
 
     num_queries: int
     num_entities: int
+    scores: int
 
     @property
     def queries(self) -> int:
-        return max(1, min(self.num_queries, max(LEAST_QUERIES, SCORES // max(1, self.num_entities))))
+        return max(1, min(self.num_queries, max(LEAST_QUERIES, self.scores // max(1, self.num_entities))))
 
     @property
     def entities(self) -> int:
-        return max(1, min(self.num_entities, max(1, SCORES // self.queries)))
+        return max(1, min(self.num_entities, max(1, self.scores // self.queries)))
 
 
 def cross_entropy(
@@ -100,7 +103,7 @@ def cross_entropy(
         bfloat16: Round the factors of matrix products to 8 binary digits, and add in float32, where the processor
             does that faster (AMX); elsewhere nothing changes.
     """
-    weights = torch.from_numpy(batch.weights / np.float64(batch.total_weight)).to(queries.dtype)
+    weights = torch.from_numpy(batch.weights / np.float64(batch.total_weight)).to(queries)
     with _rounded_products() if bfloat16 else nullcontext():
         loss: Tensor = _CrossEntropy.apply(
             queries, entities, batch.starts, batch.answers, weights, comparison, smoothing
@@ -139,7 +142,8 @@ class _CrossEntropy(torch.autograd.Function):
         total = queries.new_zeros(())
         learns = any(ctx.needs_input_grad[:2])
         grads = (torch.zeros_like(queries), torch.zeros_like(entities)) if learns else None
-        tiles = _Tiles(len(queries), len(entities))
+        device = queries.device
+        tiles = _Tiles(len(queries), len(entities), SCORES if device.type == "cpu" else DEVICE_SCORES)
         for low in range(0, len(queries), tiles.queries):
             rows = slice(low, min(low + tiles.queries, len(queries)))
             own = slice(starts[rows.start], starts[rows.stop])
@@ -147,9 +151,9 @@ class _CrossEntropy(torch.autograd.Function):
             block = _Block(
                 queries[rows],
                 entities,
-                torch.from_numpy(np.repeat(np.arange(len(counts)), counts)),
-                torch.from_numpy(answers[own]),
-                torch.from_numpy(np.repeat(1.0 / counts, counts)).to(queries.dtype),
+                torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(device),
+                torch.from_numpy(answers[own]).to(device),
+                torch.from_numpy(np.repeat(1.0 / counts, counts)).to(queries),
                 weights[rows],
                 comparison,
                 smoothing,
@@ -228,7 +232,7 @@ class _Block:
     def _answers(self, low: int) -> tuple[Tensor, Tensor]:
         """Which answers are among the entities from ``low`` on, and their columns."""
         if self.width >= len(self.entities):
-            return torch.arange(len(self.answers)), self.answers
+            return torch.arange(len(self.answers), device=self.answers.device), self.answers
         here = ((self.answers >= low) & (self.answers < low + self.width)).nonzero()[:, 0]
         return here, self.answers[here] - low
 

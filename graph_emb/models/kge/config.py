@@ -110,7 +110,6 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     family: ClassVar[str] = "kge"
     without: ClassVar[tuple[str, ...]] = (
         *(path for path in OF_FROZEN_ROWS if path not in ("dataset.test_edges", "parallel.hogwild")),
-        "train.device",
     )
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
     halves: ClassVar[bool] = True

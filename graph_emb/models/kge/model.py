@@ -73,6 +73,7 @@ class KGEModel:
         part_policy: Partition of the entities; relations are split into even ranges.
         names: Names of the entity and relation tables; an empty one is chosen by the table.
         placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
+        device: Where rows lie and are scored.
         levels: The part of each entity at each level, (E, L), for ``config.table`` of position.
         first: Initializers of entities and relations; None: the scorer's own.
 
@@ -94,10 +95,11 @@ class KGEModel:
         part_policy: Any = None,
         names: tuple[str, str] = ("", ""),
         placement: Any = HOST,
+        device: torch.device | str = "cpu",
         levels: Any = None,
         first: tuple[Any, Any] | None = None,
     ) -> None:
-        self.config = config
+        self.config, self.device = config, torch.device(device)
         if config.against_all and placement != HOST:
             raise ConfigError(
                 f"{config.name}: a step against all entities reads them all, which cannot lie in a file; leave out "
@@ -117,9 +119,15 @@ class KGEModel:
             seed=seed,
             of="entities",
             placement=placement,
+            device=self.device,
         )
         self.relation = DistEmbedding(
-            num_relations, self.scorer.relation_dim, names[1] or None, relation_first, dtype=config.table_dtype
+            num_relations,
+            self.scorer.relation_dim,
+            names[1] or None,
+            relation_first,
+            dtype=config.table_dtype,
+            device=self.device,
         )
         self.rows = self.entity.original_ids.find(np.arange(num_entities))
 
@@ -152,7 +160,7 @@ class KGEModel:
         assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         asked = [(self.entity, self.entities_of(batch)), (self.relation, triples[:, 1])]
-        rows, relation = lookup_rows(asked, dtype=torch.float32)
+        rows, relation = lookup_rows(asked, self.device, torch.float32)
         return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
     def _loss_over_all(self, batch: TripleBatch | QueryBatch) -> Tensor:
@@ -160,7 +168,7 @@ class KGEModel:
             triples, weights = batch.triples.reshape(-1, 3), batch.weights.ravel()
             batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
         asked = [(self.entity, torch.from_numpy(self.rows)), (self.relation, torch.from_numpy(batch.relations))]
-        rows, relation = lookup_rows(asked, dtype=torch.float32)
+        rows, relation = lookup_rows(asked, self.device, torch.float32)
         return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
 
@@ -219,8 +227,8 @@ def query_loss(
         relation: Rows of the queries' relations, (Q, W).
         drop: Of the rows of the queries; None: none.
     """
-    tails, ends = batch.num_tails, np.concatenate([batch.given, batch.answers])
-    given, answer = entities.index_select(0, torch.from_numpy(ends)).split([len(batch.given), len(batch.answers)])
+    tails, ends = batch.num_tails, torch.from_numpy(np.concatenate([batch.given, batch.answers])).to(entities.device)
+    given, answer = entities.index_select(0, ends).split([len(batch.given), len(batch.answers)])
     asked, kind = given, relation
     if drop is not None:
         sides = np.where(np.arange(len(batch.given)) < tails, TAIL, HEAD)
@@ -233,11 +241,11 @@ def query_loss(
         return loss
     read = torch.cat([scorer.read_by(TAIL, relation[:tails]), scorer.read_by(HEAD, relation[tails:])])
     counts = np.diff(batch.starts)
-    of_query = torch.from_numpy(np.repeat(1.0 / counts, counts).astype(np.float32)).to(answer.dtype)
+    of_query = torch.from_numpy(np.repeat(1.0 / counts, counts).astype(np.float32)).to(answer)
     losses = penalties(scorer, config, given, read)
-    asking = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    asking = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(losses.device)
     losses = losses.index_add(0, asking, penalties(scorer, config, answer) * of_query)
-    return loss + (losses * torch.from_numpy(batch.weights).to(losses.dtype)).sum() / batch.total_weight
+    return loss + (losses * torch.from_numpy(batch.weights).to(losses)).sum() / batch.total_weight
 
 
 def penalties(scorer: KGEScorer, config: TripleSettings, *rows: Tensor) -> Tensor:

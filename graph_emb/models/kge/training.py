@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -103,6 +104,7 @@ def train_kge(
     known: Sequence[KnownAnswers] | None = None,
     num_threads: int | None = None,
     placement: Any = HOST,
+    device: torch.device | str = "cpu",
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
@@ -128,6 +130,7 @@ def train_kge(
         num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
         placement: Of the entities' table, as in ``DistEmbedding``. One in a file hears of the next batches' entities.
+        device: Where rows lie and are scored, of one process alone; ranks of validation are made on the processor.
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
         checkpoints: Saves the training at intervals, and resumes it.
@@ -152,7 +155,7 @@ def train_kge(
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
     given: Any = {"seed": seed, "part_policy": part_policy, "names": names, "placement": placement}
-    given |= {"levels": levels, "first": first}
+    given |= {"device": device, "levels": levels, "first": first}
     if config.multilevel is not False and first is None and not (checkpoints is not None and checkpoints.goes_on):
         raise ConfigError(
             f"multilevel = {config.multilevel!r} is made by a run (ge.pipeline); give first= here, or leave it out"

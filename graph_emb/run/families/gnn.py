@@ -60,7 +60,7 @@ from graph_emb.run.families.kge import (
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels
-from graph_emb.run.machine import check_memory
+from graph_emb.run.machine import check_device, check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
@@ -169,11 +169,7 @@ class GNNFamily(Family):
         return GNNData(graph.name, messages, TripleTask(graph), counts=counts, typed=typed)
 
     def _check(self, data: GNNData) -> None:
-        try:
-            torch.empty(0, device=self.config.train.device)
-        except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
-            reason = str(error).partition("\n")[0]
-            raise ConfigError(f"train.device = {self.config.train.device!r}: {reason}") from error
+        check_device(self.config.train.device)
         if isinstance(self.model, SAGEConfig) and len(data.graph.edges) > 1:
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
         if isinstance(self.model, RGCNConfig):

@@ -31,7 +31,7 @@ from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
-from graph_emb.run.machine import check_memory, file_plan
+from graph_emb.run.machine import check_device, check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
@@ -68,6 +68,7 @@ class KGEFamily(Family):
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits; without those to train on where trainers read their own parts."""
+        check_device(self.config.train.device)
         if self._parts is None:
             dataset = read_dataset(self.config.dataset, file_format="triples")
             graph, self._counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
@@ -138,6 +139,7 @@ class KGEFamily(Family):
             known=self._known,
             num_threads=self.config.train.threads,
             placement=self._placement(),
+            device=self.config.train.device,
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
             checkpoints=job.checkpoints,

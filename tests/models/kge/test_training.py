@@ -11,6 +11,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.composed import expanded
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.graph.datasets import load_dataset
@@ -154,6 +155,36 @@ def test_the_largest_seed_makes_first_rows() -> None:
     one, other = (KGEModel(5, 2, TINY, seed=seed).tables for seed in (0, MAX_SEED))
     assert not torch.equal(one[0].weight[:], other[0].weight[:])
     assert not torch.equal(other[0].weight[:2], other[1].weight[:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"model": name, "loss": "softmax", "margin": 0.0} for name in SCORERS),
+        {"model": "transe", "norm": 2},
+        {"model": "rotate", "dropout": 0.2, "in_batch": True, "n3": 0.01},
+        {"model": "complex", "training": "1vsall", "n3": 0.01, "l2": 0.01, "dropout": 0.1, "loss": "softmax"},
+        {"model": "distmult", "training": "kvsall", "label_smoothing": 0.1, "n3": 0.01, "loss": "softmax"},
+        {"model": "complex", "training": "1vsall", "products": "bfloat16", "loss": "softmax"},
+        {"model": "transe", "training": "1vsall", "loss": "softmax", "margin": 0.0},
+        {"model": "complex", "table": "hash", "num_buckets": 4, "loss": "softmax"},
+    ],
+    ids=str,
+)
+def test_a_training_on_the_gpu_ends_with_the_rows_of_the_processor(change: dict[str, Any]) -> None:
+    of_negatives = {} if change.get("training") else {"num_negatives": 4, "chunk_size": 2}
+    margin = {"margin": 2.0} if change["model"] in ("transe", "rotate") and "margin" not in change else {}
+    shared = {"dim": 8, "batch_size": 8, "epochs": 3, "valid_every": 2, "rule": "sgd", "lr": 0.2}
+    config = KGEConfig(**{**shared, **of_negatives, **margin, **change})
+    on_cpu, on_gpu = (rows(config, device=device) for device in ("cpu", "cuda"))
+    assert all(table.shard.weight.is_cuda for table in expanded(on_gpu.model.tables))
+    for found, expected in ((on_gpu.entities, on_cpu.entities), (on_gpu.relations, on_cpu.relations)):
+        assert found is not None
+        assert expected is not None
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert on_gpu.history[-1].valid_mrr == pytest.approx(on_cpu.history[-1].valid_mrr, abs=0.02)
 
 
 def test_rates_that_diverge_are_named() -> None:

@@ -39,6 +39,30 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.parametrize("device", ["cuda:77", "gpu"])
+def test_a_device_that_is_not_there_is_named_before_training(folder: Path, tmp_path: Path, device: str) -> None:
+    with pytest.raises(ge.ConfigError, match=rf"^train\.device = '{device}': [^\n]+$"):
+        ge.pipeline("complex", folder, out=tmp_path / "run", device=device, **TINY)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"parallel": {"mode": "collective", "trainers": 2}},
+            r"one process trains complex on a device; leave parallel",
+        ),
+        ({"train.memory": "1MiB"}, r"rows in files are read to the processor; leave train\.memory or train\.device"),
+    ],
+)
+def test_a_device_is_of_one_process_with_its_rows_in_memory(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ge.ConfigError, match=r"train\.device = 'cuda': " + message):
+        ge.pipeline("complex", folder, **{"train.device": "cuda"}, **options, **TINY)
+
+
 def test_every_model_has_settings_and_a_scorer() -> None:
     assert set(KGE_MODELS) == set(SCORERS)
     assert set(KGE_MODELS) <= set(MODELS)
