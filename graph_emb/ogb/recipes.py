@@ -62,6 +62,19 @@ def _ddi() -> dict[str, Sections]:
             mf=_mf(256, std=0.1),
         ),
         "sage": {"model": {"name": "sage"}},
+        # PLNLP's main.py with its README's settings.
+        "pairwise": {
+            "model": {
+                "name": "sage",
+                "dim": 512,
+                "hidden_dim": 512,
+                "dropout": 0.3,
+                "loss": "auc",
+                "num_negatives": 3,
+                "clip_norm": 2.0,
+            },
+            "train": {"lr": 0.001, "epochs": 500},
+        },
     }
 
 

@@ -11,7 +11,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.kge.config import KGEConfig, LossName, TripleSettings
-from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
+from graph_emb.models.links.config import LinkLossName, MetricName, NegativesName, PrecisionName, check_negatives
 from graph_emb.models.schedule import RateSchedule
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
@@ -238,15 +238,19 @@ class SAGEConfig(GNNConfig):
     The defaults are those of OGB's ``examples/linkproppred/ddi/gnn.py --use_sage``.
 
     Attributes:
+        aggregator: Of a node's neighbours: "mean" beside a matrix of its own row, or "gcn", one matrix of the mean of
+            the neighbours and the node itself.
         predictor_layers: Linear layers of the link predictor, at least 2; of no effect on node classification.
-        negatives: How the negatives of links are drawn; see ``LinkPredictorConfig``.
+        negatives, num_negatives, loss: Of links; see ``LinkPredictorConfig``.
         precision: Of the link predictor's products in training.
         metrics: Of a run: "hits@K", "mrr" or "rocauc" of links, the first one decides about early stopping; None: the
             data set's.
     """
 
     without: ClassVar[tuple[str, ...]] = tuple(path for path in GNNConfig.without if path != "dataset.test_edges")
-    for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision", "metrics")
+    for_links: ClassVar[tuple[str, ...]] = (
+        "predictor_layers", "negatives", "num_negatives", "loss", "precision", "metrics",
+    )  # fmt: skip
     """Fields of the link predictor, which classes of nodes do without."""
 
     name: Literal["sage"] = "sage"
@@ -255,10 +259,15 @@ class SAGEConfig(GNNConfig):
     )
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=256, ge=1, le=65_536, description="width between layers")
+    aggregator: Literal["mean", "gcn"] = Field(
+        default="mean", description="neighbours beside the own row, or one mean of both (gcn)"
+    )
     clip_norm: Number | None = Field(default=1.0, gt=0, le=1e9, description="norm of gradients at most; null: any")
     eval_every: Count = Field(default=5, ge=1, le=1_000_000, description="epochs between evaluations")
     predictor_layers: Count = Field(default=2, ge=2, le=100, description="linear layers of the link predictor")
     negatives: NegativesName = Field(default="non_edges", description="what training edges are told from")
+    num_negatives: Count = Field(default=1, ge=1, le=1_024, description="of each edge")
+    loss: LinkLossName = Field(default="logistic", description="of an edge against its negatives")
     precision: PrecisionName = Field(default="float32", description="of the link predictor's products")
     metrics: tuple[MetricName, ...] | None = Field(
         default=None, min_length=1, description="of links, the first one decides; null: the data set's"
@@ -271,6 +280,11 @@ class SAGEConfig(GNNConfig):
     def _products_are_as_wide_as_rows(self) -> SAGEConfig:
         if self.dtype == "float64" and self.precision != "float32":
             raise ValueError(f"precision = {self.precision!r} rounds what dtype = float64 keeps; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_negatives(self) -> SAGEConfig:
+        check_negatives(self.negatives, self.num_negatives)
         return self
 
 

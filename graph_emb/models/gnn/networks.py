@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.graph.typed import EdgeType
-from graph_emb.models.gnn.aggregate import mean_neighbours
+from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.relational import EntityLayer, RGCNLayer
 from graph_emb.sampling.blocks import Block, BlockEdges
@@ -132,20 +132,27 @@ class InputMaps(nn.Module):
 class SAGELayer(nn.Module):
     """``h_i' = W_1 h_i + W_2 mean over the neighbours j of h_j + b``, as ``SAGEConv`` of PyG and of DGL.
 
+    Of "gcn" ``h_i' = W mean over i and its neighbours + b`` (Hamilton et al. 2017, section 3.3; DGL's "gcn").
     It takes as long as DGL's; DGL need not be there.
 
     Args:
         in_dim, out_dim: I and O.
+        aggregator: "mean" or "gcn".
     """
 
-    def __init__(self, in_dim: int, out_dim: int) -> None:
+    def __init__(self, in_dim: int, out_dim: int, aggregator: str = "mean") -> None:
         super().__init__()
         self.neighbours = nn.Linear(in_dim, out_dim)
-        self.own = nn.Linear(in_dim, out_dim, bias=False)
+        self.own = nn.Linear(in_dim, out_dim, bias=False) if aggregator == "mean" else None
 
     def forward(self, edges: BlockEdges, rows: Tensor) -> Tensor:
         """From rows (S, I) to rows (T, O)."""
-        out: Tensor = self.neighbours(mean_neighbours(rows, edges)) + self.own(rows[: edges.num_destinations])
+        own = rows[: edges.num_destinations]
+        if self.own is None:
+            counts = edges.degrees[:, None]
+            mixed: Tensor = self.neighbours((sum_neighbours(rows, edges) + own) / (counts + 1))
+            return mixed
+        out: Tensor = self.neighbours(mean_neighbours(rows, edges)) + self.own(own)
         return out
 
 
@@ -169,7 +176,7 @@ class SAGE(LayeredNetwork):
     """
 
     def __init__(self, width: int, out_dim: int, config: SAGEConfig) -> None:
-        super().__init__({"": width}, out_dim, config, lambda number, a, b: SAGELayer(a, b))
+        super().__init__({"": width}, out_dim, config, lambda number, a, b: SAGELayer(a, b, config.aggregator))
 
     def one_layer(self, number: int, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As ``LayeredNetwork.one_layer``, by the name of the only node type."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
@@ -24,7 +23,15 @@ from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.model import TripleBatch, triple_loss
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import BestRows
-from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
+from graph_emb.models.links.training import (
+    FrozenRows,
+    LinkPredictor,
+    link_chunks,
+    link_loss,
+    negative_draw,
+    score_links,
+    with_negatives,
+)
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.transport.process_group import ProcessGroup
 
@@ -143,9 +150,9 @@ def _of_all(own: Tensor, places: Tensor, size: int, group: ProcessGroup | None) 
 
 
 class LinkTraining(ItemTraining):
-    """Epochs over training edges, of which those are a rank's whose first end it owns, each with as many negatives.
+    """Epochs over training edges, of which those are a rank's whose first end it owns, each with its negatives.
 
-    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
+    The loss is that of ``train_link_predictor``.
 
     Args:
         trainer: The network and its inputs.
@@ -175,41 +182,37 @@ class LinkTraining(ItemTraining):
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
         self._network = predictor
         self._predictor = trainer.shared(predictor)
-        self._precision = getattr(torch, config.precision)
+        self._config = config
         trainer.optimizers.append(
             torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
 
     def _drawn(self, places: Tensor) -> Tensor:
-        """Edges, each beside its negative, (B, 2, 2)."""
-        edges = self._edges[places]
-        return torch.stack([edges, self._draw(places, edges, self._trainer.generator)], dim=1)
+        """Edges, each before its negatives, (B, 1 + K, 2)."""
+        count = self._config.num_negatives
+        return with_negatives(self._draw, places, self._edges[places], count, self._trainer.generator)
 
     def _backward(self, items: Tensor, count: int) -> float:
-        trainer, pairs = self._trainer, items.transpose(0, 1).flatten(0, 1)
-        sign = torch.ones(len(pairs), device=trainer.device)
-        sign[len(pairs) // 2 :] = -1.0
+        trainer = self._trainer
         if trainer.samples:
-            nodes, places = torch.unique(pairs, return_inverse=True)
+            nodes, places = torch.unique(items, return_inverse=True)
             rows = trainer.compute(trainer.rows_of(nodes))
         else:
-            places, rows = pairs, trainer.compute_all()
+            places, rows = items, trainer.compute_all()
         # Chunks of the predictor's activations stay in the cache; their gradients add up.
         leaf = rows.detach().requires_grad_()
         row_grads = torch.zeros_like(leaf)
-        chunks = list(zip(places.to(trainer.device).split(CHUNK), sign.split(CHUNK), strict=True))
+        chunks = link_chunks(places.to(trainer.device))
         loss_sum = 0.0
-        for chunk, chunk_sign in chunks[:-1]:
+        for chunk in chunks[:-1]:
             with self._predictor.apart():
-                loss_sum += self._chunk(leaf, row_grads, chunk, chunk_sign, count)
-        loss_sum += self._chunk(leaf, row_grads, *chunks[-1], count)
+                loss_sum += self._chunk(leaf, row_grads, chunk, count)
+        loss_sum += self._chunk(leaf, row_grads, chunks[-1], count)
         rows.backward(row_grads)
         return loss_sum
 
-    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
-        with torch.autocast(rows.device.type, self._precision, enabled=self._precision is not torch.float32):
-            logits = self._predictor(rows, chunk, row_grads)
-        loss = -F.logsigmoid(sign * logits.to(rows.dtype)).sum()
+    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, count: float) -> float:
+        loss = link_loss(self._predictor, rows, chunk, row_grads, self._config)
         (loss / count).backward()
         return loss.item()
 

@@ -11,7 +11,8 @@ from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.search import Space, Span
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, ModelSettings, RuleName, WeightDecay
 
-NegativesName = Literal["non_edges", "targets", "given"]
+NegativesName = Literal["non_edges", "targets", "by_degree", "given"]
+LinkLossName = Literal["logistic", "auc", "hinge", "softmax"]
 PrecisionName = Literal["float32", "bfloat16"]
 
 
@@ -33,15 +34,18 @@ class LinkPredictorConfig(Settings):
         num_layers: Linear layers, at least 2.
         dropout: After each hidden layer, at least 0 and below 1.
         lr: Adam's learning rate.
-        batch_size: Edges of a step; as many negatives join them.
+        batch_size: Edges of a step; ``num_negatives`` times as many negatives join them.
         epochs: Passes over the training edges.
         eval_every: Epochs between two evaluations.
         patience: Evaluations without a better validation value of ``select`` after which training ends; None: never.
         metrics: Of "hits@K", "mrr" and "rocauc".
         select: The metric that ``patience`` watches, one of ``metrics``.
         negatives: ``non_edges`` draws pairs that no training edge joins; ``targets`` keeps the source of each edge and
-            draws its target among all nodes, as OGB's ogbl-citation2 scripts do; ``given`` takes the training part's
-            own ``edge_neg``, that of the same number as the edge, as OGB's ogbl-vessel scripts do.
+            draws its target among all nodes, as OGB's ogbl-citation2 scripts do; ``by_degree`` the same, in proportion
+            to the number of training edges of a node to the power of .75; ``given`` takes the training part's own
+            ``edge_neg``, that of the same number as the edge, as OGB's ogbl-vessel scripts do.
+        num_negatives: Of each edge, K.
+        loss: Of an edge against its negatives; see ``graph_emb.models.links.losses``.
         precision: Of the products in training; scores and ranks are always float32.
     """
 
@@ -58,6 +62,8 @@ class LinkPredictorConfig(Settings):
     )  # fmt: skip
     select: str = "hits@20"
     negatives: NegativesName = "non_edges"
+    num_negatives: Count = Field(default=1, ge=1, le=1_024)
+    loss: LinkLossName = "logistic"
     precision: PrecisionName = "float32"
 
     @model_validator(mode="after")
@@ -66,7 +72,14 @@ class LinkPredictorConfig(Settings):
             raise ValueError(f"epochs = {self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
         if self.select not in self.metrics:
             raise ValueError(f"select = {self.select!r} is not among metrics={self.metrics}")
+        check_negatives(self.negatives, self.num_negatives)
         return self
+
+
+def check_negatives(kind: str, count: int) -> None:
+    """Raise a ValueError where an edge is given fewer negatives than are asked for."""
+    if kind == "given" and count > 1:
+        raise ValueError(f"num_negatives = {count}: negatives=given has one of each edge; leave one of them out")
 
 
 TAKEN = ("dataset.test_edges", "dataset.validation_edges", "evaluate.predictor")

@@ -1,10 +1,10 @@
 """OGB's link predictor: a small network on the element-wise product of two embeddings, and its training."""
 
-# B pairs, D width of an embedding, H hidden width, R rows, E edges.
+# B pairs or edges, K negatives of an edge, D width of an embedding, H hidden width, R rows, E edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Protocol, cast
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.link_prediction import LinkPart, LinkSplit, link_part, metric_values, pairs_of
 from graph_emb.models.epochs import TrainingResult, run_epochs
-from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.config import LinkLossName, LinkPredictorConfig, PrecisionName
 from graph_emb.models.links.kernels import dropped_relu_, pair_products
+from graph_emb.models.links.losses import LINK_LOSSES
 from graph_emb.sampling.negatives import NonEdges
 
 NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -27,6 +28,10 @@ NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 CHUNK = 4096
 """Pairs that run through the network at once. Their activations stay in the cache, which takes a quarter off an
 epoch's time; the gradients of a batch's chunks add up to the batch's."""
+DEVICE_CHUNK = 1 << 18
+"""The same on a GPU, which wants few large products."""
+POWER = 0.75
+"""Of degrees by which targets are drawn, word2vec's."""
 
 
 class LinkPredictor(nn.Module):
@@ -91,6 +96,13 @@ class LinkPredictor(nn.Module):
             else:
                 x = F.relu(x)
         return F.linear(x, last.weight * scale, last.bias).squeeze(-1)
+
+
+class LinkRecipe(Protocol):
+    """The settings of a loss: those of ``LinkPredictorConfig``, and of a graph network that predicts links."""
+
+    loss: LinkLossName
+    precision: PrecisionName
 
 
 class EmbeddingSource(Protocol):
@@ -183,8 +195,8 @@ def train_link_predictor(
 ) -> LinkPredictorResult:
     """Train a predictor on the training edges against random negatives and evaluate it as OGB does.
 
-    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, taken on logits. The test pairs are
-    scored only at epochs whose validation value is the best so far, and nothing is chosen by them.
+    The loss is ``config.loss``, taken on logits, by default OGB's. The test pairs are scored only at epochs whose
+    validation value is the best so far, and nothing is chosen by them.
 
     Args:
         rows: The embeddings, frozen or learning.
@@ -247,10 +259,48 @@ def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeD
         return lambda numbers, batch, generator: torch.stack(
             [batch[:, 0], torch.randint(num_nodes, (len(batch),), generator=generator)], dim=1
         )
+    if kind == "by_degree":
+        ends = torch.bincount(edges.flatten(), minlength=num_nodes).double().pow(POWER).cumsum(0)
+        return lambda numbers, batch, generator: torch.stack([batch[:, 0], _drawn(ends, len(batch), generator)], dim=1)
     given = pairs_of(link_split, "train", "edge_neg", num_nodes)
     if len(given) != len(edges):
         raise DataError(f"{len(given)} training edge_neg for {len(edges)} edges; negatives 'given' needs as many")
     return lambda numbers, batch, generator: given[numbers]
+
+
+def _drawn(ends: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Numbers (count,) below N in proportion to shares, of which ``ends`` (N,) are the sums up to each."""
+    draws = torch.rand(count, dtype=torch.float64, generator=generator) * ends[-1]
+    return torch.searchsorted(ends, draws, right=True).clamp_max(len(ends) - 1)
+
+
+def with_negatives(
+    draw: NegativeDraw, numbers: Tensor, edges: Tensor, count: int, generator: torch.Generator
+) -> Tensor:
+    """Edges (B, 2) of these numbers (B,), each before its ``count`` negatives: shape (B, 1 + K, 2)."""
+    drawn = draw(numbers.repeat_interleave(count), edges.repeat_interleave(count, dim=0), generator)
+    return torch.cat([edges[:, None], drawn.view(len(edges), count, 2)], dim=1)
+
+
+def link_chunks(items: Tensor) -> Sequence[Tensor]:
+    """Edges with their negatives, (B, 1 + K, 2), as many at a time as run through the network at once."""
+    pairs = CHUNK if items.device.type == "cpu" else DEVICE_CHUNK
+    return items.split(max(1, pairs // items.shape[1]))
+
+
+def link_loss(
+    predictor: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    rows: Tensor,
+    items: Tensor,
+    row_grads: Tensor | None,
+    config: LinkRecipe,
+) -> Tensor:
+    """The sum of the losses of edges with their negatives (B, 1 + K, 2), as ``LinkPredictor`` scores them; a scalar."""
+    kind = rows.device.type
+    with torch.autocast(kind, getattr(torch, config.precision), enabled=config.precision != "float32"):
+        logits = predictor(rows, items.flatten(0, 1), row_grads)
+    scores = logits.to(rows.dtype).view(items.shape[:2])
+    return LINK_LOSSES[config.loss](scores[:, 0], scores[:, 1:]).sum()
 
 
 def _train_epoch(
@@ -267,18 +317,13 @@ def _train_epoch(
     total = 0.0
     for numbers in torch.randperm(len(edges), generator=generator).split(config.batch_size):
         optimizer.zero_grad()
-        batch = edges[numbers]
-        pairs = torch.cat([batch, draw(numbers, batch, generator)])
-        sign = torch.ones(len(pairs))
-        sign[len(batch) :] = -1.0
-        gathered, local = rows.gather(pairs)
+        items = with_negatives(draw, numbers, edges[numbers], config.num_negatives, generator)
+        gathered, local = rows.gather(items.flatten(0, 1))
         row_grads = torch.zeros_like(gathered) if gathered.requires_grad else None
-        for chunk, chunk_sign in zip(local.split(CHUNK), sign.split(CHUNK), strict=True):
-            with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
-                logits = predictor(gathered, chunk, row_grads)
-            loss = -F.logsigmoid(chunk_sign * logits.float()).sum() / len(batch)
-            loss.backward()
-            total += loss.item() * len(batch)
+        for chunk in link_chunks(local.view(items.shape)):
+            loss = link_loss(predictor, gathered, chunk, row_grads, config)
+            (loss / len(items)).backward()
+            total += loss.item()
         optimizer.step()
         rows.step(row_grads)
     return total / len(edges)
