@@ -31,6 +31,7 @@ from graph_emb.models.skipgram.config import (
     Metapath2VecConfig,
     Node2VecConfig,
     PlainWalkConfig,
+    SkipGramConfig,
     SkipGramTraining,
 )
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
@@ -388,6 +389,15 @@ class RunConfig(Settings):
                 raise ValueError(
                     f"{path} = {short(getattr(section, field))} has no effect on {self.model.name}; leave it out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _one_process_trains_walks_by_buckets(self) -> RunConfig:
+        if isinstance(self.model, SkipGramConfig) and self.model.buckets and self.parallel.mode != "local":
+            raise ValueError(
+                f"train.buckets = {self.model.buckets}: one process trains walks by buckets; leave parallel.mode or "
+                "train.buckets out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -144,6 +144,42 @@ class NegativeSampler:
         return out[0]
 
 
+class PartNegatives:
+    """The negatives of a sampler, part for part of its nodes: of each part as many as its share of all draws.
+
+    A token that meets all parts is pushed from as many nodes, and in expectation as far, as by draws among all nodes;
+    strata vary less.
+
+    Args:
+        negatives: Draws among nodes 0 .. N - 1.
+        bounds: Part k has the nodes ``bounds[k]`` to ``bounds[k + 1]``, (P + 1,).
+        num_drawn: Draws among all nodes that those of all parts take the place of.
+    Attributes:
+        num_drawn: Of each part, (P,), at least 1 but for parts that are never drawn.
+        weights: How much each draw of a part counts, (P,), float32: all draws of all parts 1.
+    """
+
+    def __init__(self, negatives: NegativeSampler, bounds: np.ndarray, num_drawn: int) -> None:
+        shares = np.add.reduceat(negatives.probabilities, bounds[:-1])
+        self.num_drawn = np.where(shares > 0, np.maximum(1, np.rint(num_drawn * shares)), 0).astype(np.int64)
+        self.weights = (shares / np.maximum(1, self.num_drawn)).astype(np.float32)
+        self._seed, self._bounds = negatives.seed, bounds
+        lows = np.repeat(shares == 0, np.diff(bounds))  # a row of an alias table needs a positive sum
+        within = np.where(
+            lows, 1.0, negatives.probabilities / np.repeat(np.where(shares > 0, shares, 1), np.diff(bounds))
+        )
+        self._accept, self._other, _ = alias_rows(frozen(bounds.astype(np.int64)), frozen(within.astype(np.float32)))
+
+    def tables(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """Alias tables of a part's nodes, (R,) each: the chance to keep a node, and which one is drawn otherwise."""
+        rows = slice(self._bounds[part], self._bounds[part + 1])
+        return self._accept[rows], self._other[rows]
+
+    def key(self, epoch: int, token_part: int, part: int) -> np.uint64:
+        """The key of the streams of a block of an epoch, one for each walk."""
+        return stream_key(self._seed, epoch, 8, token_part, part)
+
+
 class NearNegativeSampler(NegativeSampler):
     """Most negatives of a block from this rank's nodes, few from the others', weighted so that no node is favoured.
 

@@ -69,6 +69,7 @@ def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarr
         {"subsample": 0.01, "tables": 1},
         {"model.multilevel": True},
         {"train.memory": "60KiB", "num_walks": 1},
+        {"train.memory": "40KiB", "num_walks": 1, "train.buckets": 4, "train.episode_walks": 400},
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, num_swaps
+from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, GridSchedule, num_swaps
 
 BETA = {(8, 2): 27, (8, 4): 9, (16, 4): 42, (16, 8): 17, (32, 4): 173, (32, 8): 78, (32, 16): 33, (64, 8): 308}
 """Swaps of an epoch by (p, c), counted with Marius's own order."""
@@ -91,3 +91,33 @@ def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_t
 def test_numbers_out_of_their_limits_are_refused(parts: int, resident: int, rows: int) -> None:
     with pytest.raises(ConfigError, match=f"buckets of {parts} parts, {resident} of them in memory, of {rows} rows"):
         BucketSchedule(parts, resident, rows)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_a_grid_has_each_block_once_and_one_side_stays_from_block_to_block(parts: int) -> None:
+    schedule, before = GridSchedule(parts, 100, seed=4), None
+    for episode in range(4):
+        blocks = schedule.blocks(episode)
+        assert sorted(map(tuple, blocks.tolist())) == [(i, j) for i in range(parts) for j in range(parts)]
+        swaps = (np.diff(blocks, axis=0) != 0).sum(axis=0)
+        assert swaps.tolist() == [parts - 1, parts * (parts - 1)]
+        assert (np.diff(blocks, axis=0) != 0).sum(axis=1).max() == 1
+        assert before is None or blocks[0].tolist() == before
+        before = blocks[-1].tolist()
+
+
+def test_the_order_of_a_grid_follows_from_seed_and_episode_whatever_was_asked_before() -> None:
+    first, second = (GridSchedule(5, 100, seed=2) for _ in range(2))
+    ahead = second.blocks(6)
+    first.blocks(1)
+    assert np.array_equal(first.blocks(6), ahead)
+    assert np.array_equal(first.blocks(3), second.blocks(3))
+    assert not np.array_equal(ahead, first.blocks(5))
+    assert not np.array_equal(ahead, GridSchedule(5, 100, seed=3).blocks(6))
+    assert first.bounds.tolist() == [0, 20, 40, 60, 80, 100]
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(1, 10), (11, 10)])
+def test_a_grid_of_one_part_or_of_empty_ones_is_refused(parts: int, rows: int) -> None:
+    with pytest.raises(ConfigError, match=f"{parts} parts of {rows} rows"):
+        GridSchedule(parts, rows)

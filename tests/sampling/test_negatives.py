@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from graph_emb.sampling.negatives import (
     NearNegativeSampler,
     NegativeSampler,
     NonEdges,
+    PartNegatives,
     TypedNegativeSampler,
     gathered_degrees,
 )
@@ -264,3 +266,27 @@ def test_no_edges_and_no_draws_are_fine() -> None:
 def test_bad_input_is_named(edges: torch.Tensor, num_nodes: int, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         NonEdges(edges, num_nodes)
+
+
+def test_negatives_of_all_parts_stand_for_draws_among_all_nodes() -> None:
+    degrees = np.array([1.0, 16.0, 0.0, 0.0, 0.0, 81.0, 3.0, 2.0])
+    whole, bounds = NegativeSampler(degrees, 0.5), np.array([0, 2, 5, 8])
+    parts = PartNegatives(whole, bounds, 32)
+    assert parts.num_drawn.tolist() == [9, 0, 23]  # shares .289, 0, .711
+    assert (parts.num_drawn * parts.weights).sum() == pytest.approx(1)
+    mass = np.zeros(8)
+    for part, (low, high) in enumerate(pairwise(bounds)):
+        accept, other = parts.tables(part)
+        size = high - low
+        assert len(accept) == len(other) == size
+        chance = accept / size + np.bincount(other, (1 - accept) / size, size)  # what the alias tables draw
+        mass[low:high] = parts.num_drawn[part] * parts.weights[part] * chance
+    np.testing.assert_allclose(mass, whole.probabilities, rtol=1e-6)
+    assert PartNegatives(whole, bounds, 1).num_drawn.tolist() == [1, 0, 1]
+
+
+def test_each_block_of_parts_has_draws_of_its_own() -> None:
+    parts = PartNegatives(NegativeSampler(DEGREES, seed=3), np.array([0, 2, 5]), 4)
+    keys = {int(parts.key(*names)) for names in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))}
+    assert len(keys) == 5
+    assert int(PartNegatives(NegativeSampler(DEGREES, seed=4), np.array([0, 2, 5]), 4).key(0, 0, 0)) not in keys

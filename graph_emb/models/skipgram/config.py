@@ -147,6 +147,10 @@ class SkipGramConfig(SkipGramTraining):
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
+        buckets: P, parts of the nodes: SGD in place goes block by block through a grid of P x P, pairs of tokens of one
+            part and contexts of another, with negatives of the latter, see ``bucket_steps``. It changes the order of
+            the updates, whatever the placement of the tables.
+        episode_walks: Walks whose pairs pass the grid together; None: as ``bucket_steps.episode_walks`` has it.
         batch_size: Walks of one step of an optimizer, of each rank; None: ``STEP_WALKS``. SGD in place steps after
             every block instead.
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
@@ -185,6 +189,30 @@ class SkipGramConfig(SkipGramTraining):
     subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold for frequent nodes; 0: off")
     tables: Literal[1, 2] = Field(default=2, description="2: separate context rows; 1: one row for both")
     block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
+    buckets: Annotated[Count, At("train.buckets")] = Field(
+        default=0, ge=0, le=1_024, description="parts of the nodes; pairs between two parts train together; 0: off"
+    )
+    episode_walks: Annotated[Count | None, At("train.episode_walks")] = Field(
+        default=None, ge=1, le=1 << 31, description="walks whose pairs pass all buckets together; null: by memory"
+    )
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> SkipGramConfig:
+        if not self.buckets:
+            if self.episode_walks is not None:
+                raise ValueError(
+                    f"episode_walks = {self.episode_walks} belongs to buckets; set train.buckets or leave it out"
+                )
+            return self
+        said = f"buckets = {self.buckets}"
+        if self.buckets == 1:
+            raise ValueError(f"{said}: at least 2 parts")
+        if not self.in_place:
+            raise ValueError(f"{said}: sgd in place trains by buckets; take rule=sgd, path=auto and dtype=float32")
+        for name, usual in (("tables", 2), ("typed_negatives", False), ("negative_scope", "global")):
+            if getattr(self, name) != usual:
+                raise ValueError(f"{said} and {name} = {getattr(self, name)!r}: take {usual!r}, or leave buckets out")
+        return self
 
     @model_validator(mode="after")
     def _typed_negatives_need_whole_walks(self) -> SkipGramConfig:

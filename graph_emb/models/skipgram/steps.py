@@ -9,6 +9,7 @@
 | other rules, path optimizer, own    | GradientSteps | GradientSteps | GradientSteps, paced |
 | path autograd                       | AutogradSteps | AutogradSteps | AutogradSteps, paced |
 
+With ``SkipGramConfig.buckets`` one process takes ``BucketSteps`` in the first line, wherever its rows lie.
 "Paced" wraps the stepper in ``PacedSteps``; "own" is an optimizer that the caller made.
 (1) Where this machine holds all rows; else ``ExchangeSteps``, paced, which copies the rows of other machines.
 One process whose rows lie in files takes ``ExchangeSteps`` in the first line, several take the third one.

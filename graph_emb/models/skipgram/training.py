@@ -21,6 +21,7 @@ from graph_emb.core.progress import bar
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.skipgram.bucket_steps import BucketSteps, episode_walks
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.history import SkipGramProgress, TrainingLog
 from graph_emb.models.skipgram.kernels import drop_frequent
@@ -117,9 +118,9 @@ def train_skipgram(
         log_interval: Seconds between lines of the history.
         on_batch: Called with each line of the history.
         on_epoch: Called with the last line of each epoch.
-        checkpoints: Saves the training between batches (its steps, of about 260,000 tokens each) and, where it is told
-            to resume, continues from the newest checkpoint at the same walk: one thread gives the rows of a training
-            that was never stopped.
+        checkpoints: Saves the training between batches (its steps, of about 260,000 tokens each; by buckets an episode
+            each) and, where it is told to resume, continues from the newest checkpoint at the same walk: one thread
+            gives the rows of a training that was never stopped.
         levels: As in ``SkipGram``, of which this makes new tables.
     Returns:
         The model, also after Ctrl-C (``interrupted`` is then True).
@@ -212,6 +213,11 @@ def choose_steps(
     ranks = sampler.world_size
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
+    if config.buckets:
+        if optimizer is not None:
+            raise ConfigError(f"buckets = {config.buckets}: sgd in place trains by buckets; pass no optimizer")
+        size = episode_walks(config, model.num_nodes, sampler.walk_length, total_walks)
+        return BucketSteps(model, negatives, decay, pool, threads, sampler.num_walks_per_epoch, size, seed)
     shared = in_place and InPlaceSteps.fits(model)
     together = walks_together(model, ranks, sampler.walk_length, total_walks, decay.at(0), shared=shared)
     if shared:
@@ -311,7 +317,9 @@ def _batches(
 ) -> Iterator[WalkBatch]:
     """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``steps.size`` walks."""
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
-    if not isinstance(sampler, WalkSampler):
+    if isinstance(steps, BucketSteps):
+        size = steps.size
+    elif not isinstance(sampler, WalkSampler):
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
         size = max(least, wanted // steps.size) * steps.size

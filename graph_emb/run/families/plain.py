@@ -41,7 +41,7 @@ from graph_emb.run.evaluation import (
     last_network,
     predictor_finding,
 )
-from graph_emb.run.families.walk_tables import computed_rows, first_rows, fit_skipgram, training_metrics
+from graph_emb.run.families.walk_tables import bucket_plan, computed_rows, first_rows, fit_skipgram, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.levels import levels_of_table, with_levels
@@ -183,6 +183,9 @@ class WalkFamily(PlainFamily):
         config, model, ranks = self.config, self.model, job.ranks
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
+        if graph is not None:
+            placement = config.train.placement(model.buckets, tables=model.tables)
+            self._plan = "\n".join(filter(None, [self._plan, bucket_plan(model, placement, graph.num_nodes)]))
         if self._plan and job.progress:
             print(self._plan, file=sys.stderr)
         p, q = model.bias

@@ -12,15 +12,19 @@ import torch
 from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig
+from graph_emb.core.hidden import size_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.bucket_steps import episode_walks
 from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
 from graph_emb.table.initializers import FromParts
+from graph_emb.table.placement import HOST
+from graph_emb.table.tier.shard import fewest_parts
 
 
 def fit_skipgram(
@@ -51,7 +55,7 @@ def fit_skipgram(
         init_func=init_func,
         context_func=context_func,
         levels=levels,
-        placement=config.train.placement(tables=model.tables),
+        placement=config.train.placement(model.buckets, tables=model.tables),
     )
     if computed is not None:
         assert isinstance(tables.embedding, DistEmbedding)
@@ -67,6 +71,34 @@ def fit_skipgram(
         checkpoints=job.checkpoints,
     )
     return tables, result
+
+
+def bucket_plan(model: PlainWalkConfig, placement: Any, num_nodes: int) -> str:
+    """The order of training by buckets, in a line; or how to ask for it, where rows in files do not fit into memory.
+
+    Args:
+        placement: Of each table.
+        num_nodes: N; each of them begins ``num_walks`` walks.
+    """
+    table = num_nodes * model.dim * 4
+    if not model.buckets:
+        if placement == HOST or not (model.in_place and model.tables == 2) or placement.memory_bytes >= table:
+            return ""
+        parts = fewest_parts(num_nodes, model.dim * 4, placement.memory_bytes)
+        if parts is None:
+            return ""
+        return (
+            f"plan: random rows of files are slow; train.buckets={parts} trains pairs by blocks of parts, many times "
+            "as fast, in another order and so to other rows"
+        )
+    parts, per_epoch = model.buckets, model.num_walks * num_nodes
+    size = min(per_epoch, episode_walks(model, num_nodes, model.walk_length, model.epochs * per_epoch))
+    said = f"plan: {parts} parts of the nodes, {parts**2} blocks; an episode is {size:,} walks"
+    if placement == HOST or placement.memory_bytes >= table:
+        return said
+    moved = (parts - 1) * (parts + 1) * (table // parts)  # P - 1 token parts and P (P - 1) context parts
+    rate = size * model.walk_length / (2 * moved / 1e9)
+    return f"{said}, reads and writes {size_text(moved)} each; a disk of 1 GB/s keeps up with {rate:,.0f} tokens/s"
 
 
 def training_metrics(result: SkipGramResult) -> dict[str, Any]:

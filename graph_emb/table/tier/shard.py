@@ -249,6 +249,16 @@ class TieredShard(EmbeddingShard):
         capacity = self._pages.frames.capacity
         return sum(len(self._pages_in(ranges[: k + 1])) <= capacity for k in range(len(ranges)))
 
+    def held_rows(self, low: int, high: int) -> tuple[Tensor, np.ndarray]:
+        keys = np.arange(low, high)
+        if not self._pages.frames.fits(keys):
+            raise ConfigError(
+                f"table {self.spec.name!r}: memory holds {self._pages.frames.capacity} pages, rows {low} to {high} "
+                f"have {len(self._pages_in([(low, high)]))}; raise memory or take more parts"
+            )
+        ((_, places),) = self._pages.chunks(keys, write=True)
+        return self._inner.weight, places
+
     def _pages_in(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
         """The pages of ranges of rows, in the order of their first one, without repeats."""
         shift = self._pages.frames.shift
@@ -436,6 +446,20 @@ def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[S
     row_bytes = sum(sizes[one.name] for one in kept if one.kind == "row")
     pages = max(1, math.ceil(layout.num_pages(num_rows) * share))
     return num_rows * row_bytes + pages * (sum(layout.sections) + (row_bytes << layout.shift))
+
+
+def fewest_parts(num_rows: int, row_bytes: int, memory: int) -> int | None:
+    """The fewest equal parts of which ``memory`` of a ``Buckets`` holds two; None where it does not hold four pages.
+
+    Args:
+        num_rows, row_bytes: Of the table, without state.
+        memory: Bytes.
+    """
+    layout = PageLayout.of([row_bytes])
+    pages = layout.num_pages(num_rows)
+    frames = (memory - pages * PAGE_BYTES) // (sum(layout.sections) + FRAME_BYTES)
+    of_part = frames // 2 - 1  # a part may begin and end within a page
+    return max(2, -(-pages // of_part)) if of_part >= 1 else None
 
 
 def _is_scan(rows: np.ndarray, shift: int) -> bool:

@@ -125,6 +125,22 @@ def test_one_setting_puts_the_rows_of_a_run_into_files(edges: Path, tmp_path: Pa
     assert list((tmp_path / "rows").iterdir()) == []
 
 
+def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
+    edges: Path, tmp_path: Path, capfd: Any
+) -> None:
+    found, said = {}, {}
+    buckets, memory = {"buckets": 4, "episode_walks": 50}, {"memory": "100KiB", "scratch": str(tmp_path / "rows")}
+    for name, train in {"host": buckets, "file": buckets | memory, "plain": memory}.items():
+        options = OPTIONS | {"config": {"train": {"threads": 1, **train}}}
+        run = ge.pipeline("deepwalk", edges, progress=True, **options)
+        found[name], said[name] = run.embeddings.weights, capfd.readouterr().err  # type: ignore[union-attr]
+    assert np.array_equal(found["host"], found["file"])
+    assert not np.array_equal(found["file"], found["plain"])
+    assert "plan: 4 parts of the nodes, 16 blocks; an episode is 50 walks" in said["host"]
+    assert "an episode is 50 walks, reads and writes 285.00 KiB each; a disk of 1 GB/s keeps up with" in said["file"]
+    assert "train.buckets=4 trains pairs by blocks of parts" in said["plain"]
+
+
 def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None:
     """It was refused, for a setting that the run before had and nobody gave."""
     new = tmp_path / "new.csv"
@@ -148,6 +164,11 @@ def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None
         ("deepwalk", {"warm_start": "rows.npy"}, "model.warm_start needs all rows in memory"),
         ("deepwalk", {"table": "hash", "train": {"memory": "1MiB", "rule": "adagrad"}}, "model.table needs all rows"),
         ("line", {}, "line needs its rows in memory"),
+        (
+            "deepwalk",
+            {"train": {"buckets": 4}, "parallel": {"mode": "collective"}},
+            "one process trains walks by buckets",
+        ),
     ],
 )
 def test_what_needs_all_rows_is_refused(model: str, options: dict[str, Any], said: str) -> None:

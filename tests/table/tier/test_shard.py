@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rules import SGD, Adagrad, Adam
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, Uniform
-from graph_emb.table.placement import POLICIES, DeviceCache, File
+from graph_emb.table.placement import POLICIES, Buckets, DeviceCache, File
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.pages import BLOCK, PageFile, PageLayout, read_header
-from graph_emb.table.tier.shard import TieredShard
+from graph_emb.table.tier.shard import TieredShard, fewest_parts
 from tests.optim import oracles
 
 DIM = 32
@@ -467,6 +468,35 @@ def test_held_ranges_change_no_row_and_miss_nothing(tmp_path: Path, is_late: boo
             assert torch.equal(host.read(anywhere), tiered.read(anywhere))
     check_equal(host, tiered)
     assert tiered.cache_stats().evictions > 0
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_rows_that_change_where_they_are_held_are_rows_that_were_written(tmp_path: Path, on_device: bool) -> None:
+    host, tiered = both(ON_DEVICE if on_device else tmp_path, SGD(0.1), 2)
+    rng = np.random.default_rng(0)
+    for step in range(12):
+        low = int(rng.integers(0, 500))
+        tiered.hold([(low, low + 90), (0, 40)])
+        for shard in (host, tiered):
+            weight, places = shard.held_rows(low, low + 90)
+            weight[torch.from_numpy(places)] += torch.arange(90.0)[:, None] * step
+    check_equal(host, tiered)
+    assert tiered.cache_stats().dirty_writes > 0
+    with pytest.raises(ConfigError, match=r"table 't': memory holds \d+ pages, rows 0 to 600 have \d+; raise memory"):
+        tiered.held_rows(0, 600)
+
+
+@pytest.mark.parametrize("memory", [25_000, 30_000, 60_000, 200_000])
+def test_the_fewest_parts_are_those_of_which_memory_holds_two(tmp_path: Path, memory: int) -> None:
+    parts = fewest_parts(5_000, DIM * 4, memory)
+    assert parts is not None
+    place = Buckets(tmp_path, memory, parts=parts)
+    spec = TableSpec("t", 5_000, DIM, RangeBook.even(5_000), Uniform(seed=3), placement=place)
+    shard, bounds = TieredShard(spec, 0, 5_000), np.arange(parts + 1) * 5_000 // parts
+    ranges = list(pairwise(bounds.tolist()))
+    assert all(shard.num_held([one, other]) == 2 for one in ranges for other in ranges if one != other)
+    assert parts == 2 or fewest_parts(5_000, DIM * 4, 4 * memory) < parts  # type: ignore[operator]
+    assert fewest_parts(5_000, DIM * 4, 10_000) is None
 
 
 def test_ranges_that_memory_does_not_hold_are_brought_as_far_as_it_does(tmp_path: Path) -> None:

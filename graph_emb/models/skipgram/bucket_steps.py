@@ -1,0 +1,158 @@
+"""Skip-gram by buckets: the pairs of an episode of walks, block by block of a p x p grid of parts of the nodes.
+
+Both tables have the same parts. A block trains the tokens of one part with those of their contexts that lie in another
+one, and with negatives from that, so that it touches two parts only (GraphVite, Zhu et al. 2019, "GraphVite: A
+High-Performance CPU-GPU Hybrid System for Node Embedding"). A token of a walk passes all context parts in an episode:
+its negatives are those of ``PartNegatives``, which together stand for draws among all nodes, and each of its pairs
+trains at its walk's rate. An episode's walks stay in memory, 4 bytes a token; no pair is written down.
+"""
+
+# P parts, N nodes, D width, L nodes of a walk.
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.embedding import DistEmbedding
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.model import SkipGram, distance_ramp
+from graph_emb.models.skipgram.pair_kernels import train_pairs
+from graph_emb.models.skipgram.steps import (
+    MOST_CHANGE,
+    LinearDecay,
+    WalkBatch,
+    in_parts,
+    summed,
+    trainable_in_place,
+)
+from graph_emb.optimizer import SparseSGD
+from graph_emb.sampling.buckets import GridSchedule
+from graph_emb.sampling.negatives import NegativeSampler, PartNegatives
+from graph_emb.table.placement import Buckets
+from graph_emb.table.tier.shard import TieredShard
+
+EPISODE_SHARE = 0.125
+"""Bytes of an episode's walks by default, in units of the two parts of both tables that are in memory at a time."""
+EPISODES = 20
+"""Episodes of a whole training by default, at least."""
+
+
+def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, total_walks: int) -> int:
+    """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
+    in_memory = 4 * num_nodes * config.dim * 4 // config.buckets
+    fitting = int(EPISODE_SHARE * in_memory) // (4 * walk_length)
+    return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
+
+
+class BucketSteps:
+    """SGD in place, as ``InPlaceSteps`` takes it, block by block; rows may lie in files of which memory holds parts.
+
+    Args:
+        model: Tables that one process holds, in memory or in files.
+        negatives, decay: As for every stepper.
+        pool, threads: Threads that train a block; they share rows without locks. One is deterministic.
+        per_epoch: Walks of an epoch.
+        size: Walks of an episode.
+        seed: Of the order of the blocks.
+    Raises:
+        ConfigError: rows that cannot be changed in place, or a memory that does not hold two parts of each table.
+    """
+
+    def __init__(
+        self,
+        model: SkipGram,
+        negatives: NegativeSampler,
+        decay: LinearDecay,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        per_epoch: int,
+        size: int,
+        seed: int = 0,
+    ) -> None:
+        config = model.config
+        self.size, self.optimizer = size, None
+        self._decay, self._pool, self._threads = decay, pool, threads
+        self._tables = _fitting_tables(model)
+        self._schedule = GridSchedule(config.buckets, model.num_nodes, seed)
+        for table in self._tables:
+            _check_room(table, self._schedule)
+        if model.file is not None:
+            self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
+        self._negatives = PartNegatives(negatives, self._schedule.bounds, config.shared_negatives)
+        self._num_negatives = np.float32(config.num_negatives)
+        self._episodes = -(-per_epoch // size)
+        ramp = distance_ramp(config)
+        reach = len(ramp) // 2
+        self._ramp = ramp[reach - config.window : reach + config.window + 1].copy()
+        sums = np.concatenate([[0.0], np.cumsum(self._ramp, dtype=np.float64)]).astype(np.float32)
+        self._window = self._ramp, sums, config.block * config.buckets
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``; a batch is an episode."""
+        episode = batch.epoch * self._episodes + batch.first // self.size
+        blocks = self._schedule.blocks(episode).tolist()
+        tokens, contexts = ([block[side] for block in blocks] for side in (0, 1))
+        found = []
+        for number, block in enumerate(blocks):
+            self._hold(0, tokens[number:])
+            self._hold(1, contexts[number:])
+            found.append(self._train(batch, *block))
+        return summed(found)
+
+    def _hold(self, side: int, parts: list[int]) -> None:
+        """Bring the first of parts into memory, and begin with the next one that differs."""
+        following = next((part for part in parts if part != parts[0]), parts[0])
+        self._tables[side].hold([self._range(part) for part in (parts[0], following)])
+
+    def _range(self, part: int) -> tuple[int, int]:
+        bounds = self._schedule.bounds
+        return int(bounds[part]), int(bounds[part + 1])
+
+    def _train(self, batch: WalkBatch, token_part: int, context_part: int) -> tuple[float, float]:
+        """Train a block of the pairs of a batch."""
+        sides: list[tuple[np.ndarray, np.ndarray, int]] = []
+        for table, part in zip(self._tables, (token_part, context_part), strict=True):
+            weight, places = table.shard.held_rows(*self._range(part))
+            sides.append((weight.detach().numpy(), places, self._range(part)[0]))
+        drawn, weight = self._negatives.num_drawn[context_part], self._negatives.weights[context_part]
+        key = self._negatives.key(batch.epoch, token_part, context_part)
+        drawing = (*self._negatives.tables(context_part), drawn, self._num_negatives * weight, key)
+
+        def share(low: int, high: int) -> tuple[float, float]:
+            walks, index = batch.walks[low:high], batch.index[low:high]
+            rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, np.float32(MOST_CHANGE))
+            return train_pairs(walks, index, *sides[0], *sides[1], *drawing, *self._window, *rate)
+
+        return in_parts(share, len(batch.walks), self._pool, self._threads)
+
+
+def _fitting_tables(model: SkipGram) -> list[DistEmbedding]:
+    """Token and context table, whose rows this process alone changes, in place."""
+    transport, said = model.embedding.transport, f"buckets = {model.config.buckets}"
+    if transport.mode != "local":
+        raise ConfigError(f"{said}: one process trains by buckets; take mode='local', or leave train.buckets out")
+    tables = [table for table in model.tables if isinstance(table, DistEmbedding)]
+    if not all(trainable_in_place(transport.in_reach(table.name)) for table in tables):
+        raise ConfigError(f"{said}: rows that are frozen, or not on the CPU, cannot be changed in place; unfreeze them")
+    for table in tables:
+        placement = table.spec.placement
+        if isinstance(placement, Buckets) and placement.parts != model.config.buckets:
+            raise ConfigError(
+                f"placement of {placement.parts} parts, train.buckets = {model.config.buckets}: they must be the same"
+            )
+    return tables
+
+
+def _check_room(table: DistEmbedding, schedule: GridSchedule) -> None:
+    """Raise a ConfigError where memory does not hold any part."""
+    if isinstance(table.shard, TieredShard):
+        widest = max(pairwise(schedule.bounds.tolist()), key=lambda one: one[1] - one[0])
+        if not table.shard.num_held([widest]):
+            raise ConfigError(
+                f"table {table.name!r}: its memory holds none of {schedule.parts} parts; raise train.memory or "
+                "train.buckets"
+            )
