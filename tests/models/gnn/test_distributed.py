@@ -122,6 +122,10 @@ STEPS = {
     "whole": (EXACT, False),
     "sampled": (EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=3), False),
     "links": (LINKS.replace(dropout=0.0, epochs=2, eval_every=1), True),
+    "links of several negatives": (
+        LINKS.replace(dropout=0.0, epochs=2, eval_every=1, num_negatives=3, aggregator="gcn"),
+        True,
+    ),
     "triples": (
         EXACT.replace(batch_size=64, num_blocks=2, chunk_size=16, num_negatives=8, lr=0.01, epochs=3, fanouts=(3, 3)),
         True,

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_mode")
 TINY: dict[str, Any] = {"dim": 8, "hidden_dim": 8, "epochs": 4, "eval_every": 2, "patience": None, "threads": 1}
 RUNS = {
     "sage of links": ("sage", "ogbl-ddi", {}),
+    "gcn of ranked links": ("sage", "ogbl-ddi", {"aggregator": "gcn", "loss": "auc", "num_negatives": 2}),
     "sage of links, averaged": ("sage", "ogbl-ddi", {"ema_decay": 0.5, "predictor_layers": 3}),
     "sage of links, in blocks of float64": ("sage", "ogbl-ddi", {"dtype": "float64", "parallel": {"blocks": 2}}),
     "rgcn with features": ("rgcn", "ogbn-mag", {"fanouts": [3, 3]}),

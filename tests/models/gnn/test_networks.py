@@ -138,6 +138,15 @@ def test_rows_of_another_width_pass_a_map_and_dropout_rests_in_evaluation() -> N
     assert not torch.equal(model(batch.blocks, rows)["b"], model(batch.blocks, rows)["b"])
 
 
+def test_the_gcn_aggregator_is_one_mean_of_a_node_and_its_neighbours() -> None:
+    layer = SAGELayer(4, 3, "gcn")
+    edges = BlockEdges.from_pairs(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3, 2)
+    rows = torch.randn(3, 4)
+    expected = layer.neighbours(torch.stack([(rows[0] + rows[1] + rows[2]) / 3, (rows[1] + rows[2]) / 2]))
+    torch.testing.assert_close(layer(edges, rows), expected)
+    assert sum(p.numel() for p in layer.parameters()) == 4 * 3 + 3
+
+
 def test_a_layer_joins_a_node_with_the_mean_of_its_neighbours() -> None:
     layer = SAGELayer(4, 3)
     edges = BlockEdges.from_pairs(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3, 2)

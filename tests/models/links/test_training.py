@@ -21,6 +21,7 @@ from graph_emb.models.links.training import (
     negative_draw,
     score_links,
     train_link_predictor,
+    with_negatives,
 )
 from graph_emb.sampling.negatives import NonEdges
 
@@ -119,6 +120,43 @@ def test_it_learns_what_the_embeddings_know() -> None:
     assert shuffled.best("hits@20").valid["hits@20"] < 0.8
 
 
+@pytest.mark.parametrize("change", [{"loss": "auc"}, {"loss": "hinge"}, {"loss": "softmax"}, {}], ids=str)
+def test_every_loss_with_several_negatives_learns_what_the_embeddings_know(change: dict) -> None:
+    embeddings, split = two_groups()
+    history = [
+        train_link_predictor(FrozenRows(embeddings), split, 60, SMALL.replace(num_negatives=count, **change)).history
+        for count in (1, 3)
+    ]
+    assert history[0][0].loss != history[1][0].loss
+    for found in history:
+        assert max(e.valid["hits@20"] for e in found) > 0.9
+
+
+def test_a_step_draws_as_many_negatives_of_each_edge_as_it_is_told() -> None:
+    generator, edges = torch.Generator().manual_seed(0), torch.from_numpy(EDGES)
+    items = with_negatives(negative_draw("targets", SPLIT, 8), torch.arange(4), edges, 5, generator)
+    assert items.shape == (4, 6, 2)
+    assert torch.equal(items[:, 0], edges)
+    assert (items[:, 1:, 0] == edges[:, :1]).all(), "negatives stand beside the edge whose source they keep"
+
+
+def test_the_loss_of_several_negatives_is_that_of_the_edges_they_belong_to() -> None:
+    """A loss of differences tells an edge's own negatives from another's."""
+    embeddings, split = two_groups()
+    config = SMALL.replace(dropout=0.0, batch_size=400, epochs=1, eval_every=1, lr=1e-12, loss="auc", num_negatives=2)
+    edges, draw = torch.as_tensor(split["train"]["edge"]), negative_draw("non_edges", split, 60)
+    predictor, rows = LinkPredictor(8, config, seed=0), FrozenRows(embeddings)
+    optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
+    generator = torch.Generator().manual_seed(0)
+    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
+    generator.manual_seed(0)
+    order = torch.randperm(len(edges), generator=generator)
+    positive = score_links(predictor, rows, edges[order])
+    negative = score_links(predictor, rows, NonEdges(edges, 60).sample(800, generator)).view(400, 2)
+    expected = (1 - positive[:, None] + negative).square().mean()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_a_seed_fixes_the_run_and_another_changes_it() -> None:
     embeddings, split = two_groups()
     config = SMALL.replace(epochs=2)
@@ -210,6 +248,8 @@ def test_patience_counts_evaluations_since_the_best(monkeypatch: pytest.MonkeyPa
         ({"select": "hits@7"}, "select = 'hits@7' is not among"),
         ({"metrics": ("mmr",)}, "unknown metric 'mmr'"),
         ({"negatives": "edges"}, "negatives = 'edges': should be"),
+        ({"negatives": "given", "num_negatives": 2}, "num_negatives = 2: negatives=given has one of each edge"),
+        ({"loss": "mse"}, "loss = 'mse': should be"),
         ({"precision": "float16"}, "precision = 'float16': should be"),
     ],
 )
@@ -248,6 +288,17 @@ def test_drawn_targets_keep_the_source() -> None:
     pairs = drawn("targets", [3, 1] * 50)
     assert pairs[:, 0].tolist() == [0, 1] * 50
     assert set(pairs[:, 1].tolist()) == set(range(8))
+
+
+def test_targets_by_degree_follow_its_power() -> None:
+    star = {"train": {"edge": np.array([[0, n] for n in range(1, 17)])}}  # 16 edges of node 0, one of the others
+    edges = torch.zeros(40_000, 2, dtype=torch.int64)
+    pairs = negative_draw("by_degree", star, 18)(edges[:, 0], edges, torch.Generator().manual_seed(0))
+    shares = torch.bincount(pairs[:, 1], minlength=18) / len(pairs)
+    assert pairs[:, 0].unique().tolist() == [0]
+    assert shares[0].item() == pytest.approx(8 / 24, abs=0.01), "16 ** .75 is 8"
+    assert shares[1:17].tolist() == pytest.approx([1 / 24] * 16, abs=0.005)
+    assert shares[17] == 0, "no edge, no draw"
 
 
 def test_non_edges_are_no_edge_in_either_direction() -> None:
