@@ -4,7 +4,8 @@ Both tables have the same parts. A block trains the tokens of one part with thos
 one, and with negatives from that, so that it touches two parts only (GraphVite, Zhu et al. 2019, "GraphVite: A
 High-Performance CPU-GPU Hybrid System for Node Embedding"). A token of a walk passes all context parts in an episode:
 its negatives are those of ``PartNegatives``, which together stand for draws among all nodes, and each of its pairs
-trains at its walk's rate. An episode's walks stay in memory, 4 bytes a token; no pair is written down.
+trains at its walk's rate. An episode's walks stay in memory, 8 bytes a token and 4 a walk and part; no pair is written
+down.
 """
 
 # P parts, N nodes, D width, L nodes of a walk.
@@ -20,7 +21,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.model import SkipGram, distance_ramp
-from graph_emb.models.skipgram.pair_kernels import train_pairs
+from graph_emb.models.skipgram.pair_kernels import sort_by_part, train_pairs
 from graph_emb.models.skipgram.steps import (
     MOST_CHANGE,
     LinearDecay,
@@ -44,7 +45,7 @@ EPISODES = 20
 def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, total_walks: int) -> int:
     """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
     in_memory = 4 * num_nodes * config.dim * 4 // config.buckets
-    fitting = int(EPISODE_SHARE * in_memory) // (4 * walk_length)
+    fitting = int(EPISODE_SHARE * in_memory) // (8 * walk_length + 4 * config.buckets)  # nodes and order, starts
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
 
 
@@ -96,11 +97,14 @@ class BucketSteps:
         episode = batch.epoch * self._episodes + batch.first // self.size
         blocks = self._schedule.blocks(episode).tolist()
         tokens, contexts = ([block[side] for block in blocks] for side in (0, 1))
+        order = np.empty(batch.walks.shape, np.int32)
+        starts = np.empty((len(batch.walks), self._schedule.parts + 1), np.int32)
+        sort_by_part(batch.walks, self._schedule.bounds, order, starts)
         found = []
         for number, block in enumerate(blocks):
             self._hold(0, tokens[number:])
             self._hold(1, contexts[number:])
-            found.append(self._train(batch, *block))
+            found.append(self._train(batch, (order, starts), *block))
         return summed(found)
 
     def _hold(self, side: int, parts: list[int]) -> None:
@@ -112,7 +116,9 @@ class BucketSteps:
         bounds = self._schedule.bounds
         return int(bounds[part]), int(bounds[part + 1])
 
-    def _train(self, batch: WalkBatch, token_part: int, context_part: int) -> tuple[float, float]:
+    def _train(
+        self, batch: WalkBatch, by_part: tuple[np.ndarray, np.ndarray], token_part: int, context_part: int
+    ) -> tuple[float, float]:
         """Train a block of the pairs of a batch."""
         sides: list[tuple[np.ndarray, np.ndarray, int]] = []
         for table, part in zip(self._tables, (token_part, context_part), strict=True):
@@ -124,8 +130,9 @@ class BucketSteps:
 
         def share(low: int, high: int) -> tuple[float, float]:
             walks, index = batch.walks[low:high], batch.index[low:high]
+            found = (*(rows[low:high] for rows in by_part), token_part, context_part)
             rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, np.float32(MOST_CHANGE))
-            return train_pairs(walks, index, *sides[0], *sides[1], *drawing, *self._window, *rate)
+            return train_pairs(walks, index, *found, *sides[0], *sides[1], *drawing, *self._window, *rate)
 
         return in_parts(share, len(batch.walks), self._pool, self._threads)
 

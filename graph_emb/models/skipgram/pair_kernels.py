@@ -2,7 +2,7 @@
 
 The arithmetic is that of ``kernels.train_walks``: three small matrix products for the tokens of a stretch of a walk,
 but of these tokens only those of the block's token part take part, and of their contexts those of its context part.
-Walks are not cut into pairs: a block scans them, which takes a nanosecond a token where its pairs take microseconds.
+Walks are not cut into pairs: their places are sorted by part once, and a block finds its pairs among those of two.
 """
 
 # B walks, L tokens of a walk, D width, W window, R and Q rows of the token and the context part, K negatives.
@@ -27,32 +27,46 @@ from graph_emb.sampling.walk_kernels import PAD, pick
 f4 = np.float32
 
 
-@njit(**FAST)
-def places_in_part(tokens, begin, end, low, places, chosen, ids):
-    """Collect the places of a walk in [begin, end) whose nodes are of a part, and the rows of these; how many."""
-    count = 0
-    for place in range(begin, end):
-        row = tokens[place] - low
-        if 0 <= row < len(places):
-            chosen[count] = place
-            ids[count] = places[row]
-            count += 1
-    return count
+@njit(cache=True, nogil=True)
+def sort_by_part(walks, bounds, order, starts):
+    """Sort the places of walks (B, L) by the parts of their nodes, places of one part ascending: a counting sort.
+
+    Args:
+        bounds: Part k has the nodes bounds[k] to bounds[k + 1], (P + 1,).
+        order: Filled with the places, (B, L), int32.
+        starts: Filled with where each part's begin in them, (B, P + 1), int32; all 0 of a walk of one node.
+    """
+    num_parts = len(bounds) - 1
+    part_of, following = np.empty(walks.shape[1], np.int32), np.empty(num_parts, np.int32)
+    for b in range(walks.shape[0]):
+        used = 0
+        starts[b] = 0
+        while used < walks.shape[1] and walks[b, used] != PAD:
+            used += 1
+        if used < 2:
+            continue
+        for place in range(used):
+            part_of[place] = np.searchsorted(bounds, walks[b, place], side="right") - 1
+            starts[b, part_of[place] + 1] += 1
+        for part in range(num_parts):
+            starts[b, part + 1] += starts[b, part]
+            following[part] = starts[b, part]
+        for place in range(used):
+            order[b, following[part_of[place]]] = place
+            following[part_of[place]] += 1
 
 
 @njit(**FAST)
-def contexts_in_part(tokens, used, chosen, count, window, low, places, near, ids):
-    """Collect the places of a walk that are in reach of any of ``count`` tokens at ``chosen``, as above."""
+def contexts_of(places, chosen, count, window, near):
+    """Collect those of ascending places that are in reach of any of ``count`` tokens at ``chosen``; how many."""
     found, first = 0, 0
-    for place in range(max(0, chosen[0] - window), min(used, chosen[count - 1] + window + 1)):
+    for place in places:
         while first < count and chosen[first] < place - window:
             first += 1
         if first == count:
             break
-        row = tokens[place] - low
-        if chosen[first] <= place + window and 0 <= row < len(places):
+        if chosen[first] <= place + window:
             near[found] = place
-            ids[found] = places[row]
             found += 1
     return found
 
@@ -91,6 +105,10 @@ def pair_factors(chances, weights, masses, share, rate):
 def train_pairs(
     walks,
     index,
+    order,
+    starts,
+    token_part,
+    context_part,
     embedding,
     places,
     low,
@@ -112,6 +130,8 @@ def train_pairs(
     """Add the steps of a block's pairs of walks (B, L) of number index (B,) to the rows of both tables, in place.
 
     Args:
+        order, starts: Of ``sort_by_part``.
+        token_part, context_part: The block.
         embedding, places, low: Row r of the token part, node low + r, is row places[r] of the table; places (R,).
         context, context_places, context_low: The same of the context part, (Q,).
         accept, other: Alias tables of the negatives of the context part, (Q,).
@@ -138,26 +158,27 @@ def train_pairs(
     masses = np.empty(stretch, f4)
     loss, pairs = 0.0, 0.0
     for b in range(num_walks):
-        tokens = walks[b]
-        used = 0
-        while used < length and tokens[used] != PAD:
-            used += 1
-        if used < 2:
+        coming, last = starts[b, token_part], starts[b, token_part + 1]
+        if coming == last:
             continue
+        tokens, used = walks[b], starts[b, -1]
+        contexts = order[b, starts[b, context_part] : starts[b, context_part + 1]]
         rate = f4(lr + (index[b] - index[0]) * lr_slope)
         stream = mix64(key + np.uint64(index[b]) * GOLDEN)
-        for begin in range(0, used, stretch):
-            # Gather: the part's tokens, contexts of any of them in the other part, negatives from it.
-            size = places_in_part(tokens, begin, min(begin + stretch, used), low, places, chosen, ids)
-            if size == 0:
-                continue
-            num_contexts = contexts_in_part(
-                tokens, used, chosen, size, window, context_low, context_places, near, others
-            )
+        while coming < last:
+            # Gather: the part's tokens in a stretch, contexts of any of them in the other part, negatives from it.
+            number, size = order[b, coming] // stretch, 0
+            while coming < last and order[b, coming] < (number + 1) * stretch:
+                chosen[size] = order[b, coming]
+                ids[size] = places[tokens[chosen[size]] - low]
+                size, coming = size + 1, coming + 1
+            num_contexts = contexts_of(contexts, chosen, size, window, near)
+            for j in range(num_contexts):
+                others[j] = context_places[tokens[near[j]] - context_low]
             count = num_contexts + num_drawn
             if count == 0:
                 continue
-            drawn = begin // stretch * num_drawn
+            drawn = number * num_drawn
             for n in range(num_drawn):
                 node = pick(unit_draw(stream, drawn + n), 0, len(context_places), accept, other)
                 others[num_contexts + n] = context_places[node]

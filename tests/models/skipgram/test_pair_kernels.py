@@ -9,7 +9,7 @@ from graph_emb.core.compiled import GOLDEN, mix64, unit_draw
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.kernels import LOSS_EVERY
 from graph_emb.models.skipgram.model import distance_ramp
-from graph_emb.models.skipgram.pair_kernels import train_pairs
+from graph_emb.models.skipgram.pair_kernels import sort_by_part, train_pairs
 from graph_emb.sampling.negatives import NegativeSampler, PartNegatives
 from graph_emb.sampling.walk_kernels import pick
 
@@ -47,7 +47,9 @@ def trained(tables: list[np.ndarray], block: tuple[int, int], window: int, stret
     drawn, weight, key = NEGATIVES.num_drawn[block[1]], NEGATIVES.weights[block[1]], NEGATIVES.key(2, *block)
     drawing = (*NEGATIVES.tables(block[1]), drawn, np.float32(3) * weight, key)
     rate = (LR, SLOPE, np.float32(most))
-    return train_pairs(WALKS, np.arange(4), *sides, *drawing, *ramp_of(window), stretch, *rate)
+    by_part = np.full(WALKS.shape, -1, np.int32), np.empty((4, 3), np.int32)
+    sort_by_part(WALKS, BOUNDS, *by_part)
+    return train_pairs(WALKS, np.arange(4), *by_part, *block, *sides, *drawing, *ramp_of(window), stretch, *rate)
 
 
 def in_words(tables: list[np.ndarray], block: tuple[int, int], window: int, stretch: int) -> tuple[float, float]:
@@ -85,6 +87,14 @@ def in_words(tables: list[np.ndarray], block: tuple[int, int], window: int, stre
             for table, step in zip(tables, steps, strict=True):
                 table += (LR + number * SLOPE) * step
     return loss, pairs
+
+
+def test_places_are_sorted_by_part_and_a_walk_of_one_node_has_none() -> None:
+    order, starts = np.full(WALKS.shape, -1, np.int32), np.full((4, 3), -1, np.int32)
+    sort_by_part(WALKS, BOUNDS, order, starts)
+    assert order[0].tolist() == [0, 1, 4, 6, 2, 3, 5]
+    assert order[1].tolist() == [1, 3, 0, 2, 4, -1, -1]
+    assert starts.tolist() == [[0, 4, 7], [0, 2, 5], [0, 0, 3], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("block", [(0, 0), (0, 1), (1, 0), (1, 1)])
