@@ -25,6 +25,7 @@ import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.evaluate.node_classification import node_classification
 from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.bucket_steps import episode_walks
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
@@ -40,6 +41,11 @@ def rate(result: SkipGramResult) -> float:
     return (last.tokens - first.tokens) / (last.seconds - first.seconds)
 
 
+def episode_of(nodes: int, parts: int) -> int:
+    """Walks of an episode of a long training."""
+    return episode_walks(SkipGramConfig(dim=DIM, buckets=parts), nodes, LENGTH, 1 << 40)
+
+
 def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The same walks by each placement."""
     nodes = options.nodes
@@ -49,8 +55,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     def run(name: str, parts: int, placement: Any, walks: int) -> float:
         sampler = WalkSampler(graph, num_walks=1, walk_length=LENGTH, seed=0, starts=np.arange(walks) % nodes)
-        episode = options.tokens * nodes // LENGTH if parts else None
-        config = SkipGramConfig(dim=DIM, buckets=parts, episode_walks=episode)
+        config = SkipGramConfig(dim=DIM, buckets=parts, episode_walks=episode_of(nodes, parts) if parts else None)
         model = SkipGram(nodes, config, placement=placement)
         result = train_skipgram(
             sampler, model=model, num_threads=options.threads, progress=False, log_interval=1e-9 if parts else 0.5
@@ -63,12 +68,12 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         print(found[-1], flush=True)
         return found[-1]["tokens/s"]
 
-    walks = options.rounds * options.tokens * nodes // LENGTH
-    plain = run("in memory", 0, "host", walks)
+    plain = run("in memory", 0, "host", options.rounds * nodes // 4)
     for share in options.shares:
         memory = nodes * DIM * 4 // share
         parts = fewest_parts(nodes, DIM * 4, memory)
         assert parts is not None
+        walks = options.rounds * episode_of(nodes, parts)
         host = run("in memory, by buckets", parts, "host", walks)
         placement = ge.Buckets(options.folder, memory, parts=parts)
         ours = run(f"1/{share} in memory, by buckets", parts, placement, walks)
@@ -116,8 +121,7 @@ def main() -> None:
     parser.add_argument("--folder", help="on the disk that is measured; default: the folder for temporary files")
     parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--shares", type=int, nargs="+", default=[4, 8], help="of the tables: 4 is a quarter in memory")
-    parser.add_argument("--tokens", type=int, default=4, help="of an episode for each node")
-    parser.add_argument("--rounds", type=int, default=4, help="episodes")
+    parser.add_argument("--rounds", type=int, default=4, help="episodes, of which the first one does not count")
     parser.add_argument("--few", type=int, default=100_000, help="tokens without buckets from files")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--root", help="folder of the known data sets")

@@ -36,7 +36,7 @@ from graph_emb.sampling.negatives import NegativeSampler, PartNegatives
 from graph_emb.table.placement import Buckets
 from graph_emb.table.tier.shard import TieredShard
 
-EPISODE_SHARE = 0.125
+EPISODE_SHARE = 0.25
 """Bytes of an episode's walks by default, in units of the two parts of both tables that are in memory at a time."""
 EPISODES = 20
 """Episodes of a whole training by default, at least."""

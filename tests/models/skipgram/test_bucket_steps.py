@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,21 @@ def test_each_walk_trains_at_its_own_rate_and_pairs_and_tokens_are_those_of_a_pl
         original = bucket_steps.train_pairs
 
         def noted(walks: Any, index: Any, *rest: Any) -> Any:
-            seen.append((int(index[0]), rest[-3], rest[-2]))
+            seen.append((int(index[0]), rest[2:4], rest[-3], rest[-2]))
             return original(walks, index, *rest)
 
         patch.setattr(bucket_steps, "train_pairs", noted)
-        trained(lr=0.32)
-    assert len(seen) == 2 * 4 * PARTS**2
-    assert {first for first, *_ in seen} == {0, 50, 100, 150}
-    for number, (first, rate, slope) in enumerate(seen):
+        trained(lr=0.32, threads=2)
+    assert len(seen) == 2 * 4 * PARTS**2 * 2  # epochs, episodes, blocks, threads
+    assert {first for first, *_ in seen} == {0, 25, 50, 75, 100, 125, 150, 155}
+    for number, (first, _, rate, slope) in enumerate(seen):
         done = (0 if number < len(seen) // 2 else 160) + first
         assert rate == pytest.approx(0.32 - done * 0.001)
         assert slope == pytest.approx(-0.001)
+    blocks = [block for _, block, *_ in seen[::2]]  # of one thread
+    episodes = [blocks[at : at + PARTS**2] for at in range(0, len(blocks), PARTS**2)]
+    assert all(one[-1] == other[0] for one, other in pairwise(episodes))
+    assert len(set(map(tuple, episodes))) == 8
 
 
 def test_groups_come_apart_and_threads_share_rows() -> None:
@@ -123,12 +128,12 @@ def test_a_training_that_goes_on_ends_with_the_rows_of_one_that_was_not_stopped(
     assert torch.equal(run(True), trained().embeddings("concat"))
 
 
-def test_walks_of_an_episode_take_an_eighth_of_two_parts_of_both_tables_and_a_twentieth_of_the_training_at_most() -> (
+def test_walks_of_an_episode_take_a_quarter_of_two_parts_of_both_tables_and_a_twentieth_of_the_training_at_most() -> (
     None
 ):
     config = SkipGramConfig(dim=128, buckets=8)
     parts_bytes = 4 * 1_000_000 // 8 * 512
-    assert episode_walks(config, 1_000_000, 40, 10**9) == parts_bytes // 8 // 352
+    assert episode_walks(config, 1_000_000, 40, 10**9) == parts_bytes // 4 // 352
     assert episode_walks(config, 1_000_000, 40, 10**6) == 50_000
     assert episode_walks(SkipGramConfig(buckets=8, episode_walks=7), 1_000_000, 40, 10**6) == 7
     assert episode_walks(config, 10, 40, 3) == 1
