@@ -175,7 +175,7 @@ class BucketOrder:
 
 
 class GridSchedule:
-    """The blocks of two tables of the same parts, episode for episode: each pair of a token and a context part once.
+    """The buckets of two tables of the same parts, episode for episode: each token part with each context part once.
 
     One token part stays while all context parts pass; the next token part meets them in an order of its own that begins
     with the last one. So does the next episode, with the last parts of both. An episode has P - 1 swaps of token parts
@@ -191,7 +191,7 @@ class GridSchedule:
         ConfigError: numbers out of their limits.
     Example:
         >>> from graph_emb.sampling.buckets import GridSchedule
-        >>> GridSchedule(2, num_rows=10).blocks(0).tolist()
+        >>> GridSchedule(2, num_rows=10).buckets(0).tolist()
         [[0, 0], [0, 1], [1, 1], [1, 0]]
     """
 
@@ -202,8 +202,8 @@ class GridSchedule:
         self.bounds = np.arange(parts + 1) * num_rows // parts
         self._ends: list[tuple[int, int]] = []
 
-    def blocks(self, episode: int) -> np.ndarray:
-        """Token and context part of each block of an episode, counted over the whole training; (P * P, 2)."""
+    def buckets(self, episode: int) -> np.ndarray:
+        """Token and context part of each bucket of an episode, counted over the whole training; (P * P, 2)."""
         for number in range(len(self._ends), episode):
             self._draw(number)
         return self._draw(episode)
@@ -211,14 +211,14 @@ class GridSchedule:
     def _draw(self, episode: int) -> np.ndarray:
         rng = np.random.default_rng((self._seed, episode, 2))
         token, context = (None, None) if episode == 0 else self._ends[episode - 1]
-        blocks = np.empty((self.parts, self.parts, 2), np.int64)
+        buckets = np.empty((self.parts, self.parts, 2), np.int64)
         for row, part in enumerate(self._order(rng, token)):
             columns = self._order(rng, context)
-            blocks[row, :, 0], blocks[row, :, 1] = part, columns
+            buckets[row, :, 0], buckets[row, :, 1] = part, columns
             context = int(columns[-1])
         if episode == len(self._ends):
-            self._ends.append((int(blocks[-1, -1, 0]), context or 0))
-        return blocks.reshape(-1, 2)
+            self._ends.append((int(buckets[-1, -1, 0]), context or 0))
+        return buckets.reshape(-1, 2)
 
     def _order(self, rng: np.random.Generator, first: int | None) -> np.ndarray:
         """All parts, at random, but for the first one."""

@@ -176,7 +176,7 @@ class PartNegatives:
         return self._accept[rows], self._other[rows]
 
     def key(self, epoch: int, token_part: int, part: int) -> np.uint64:
-        """The key of the streams of a block of an epoch, one for each walk."""
+        """The key of the streams of a bucket of an epoch, one for each walk."""
         return stream_key(self._seed, epoch, 8, token_part, part)
 
 

@@ -97,23 +97,23 @@ def test_numbers_out_of_their_limits_are_refused(parts: int, resident: int, rows
 def test_a_grid_has_each_block_once_and_one_side_stays_from_block_to_block(parts: int) -> None:
     schedule, before = GridSchedule(parts, 100, seed=4), None
     for episode in range(4):
-        blocks = schedule.blocks(episode)
-        assert sorted(map(tuple, blocks.tolist())) == [(i, j) for i in range(parts) for j in range(parts)]
-        swaps = (np.diff(blocks, axis=0) != 0).sum(axis=0)
+        buckets = schedule.buckets(episode)
+        assert sorted(map(tuple, buckets.tolist())) == [(i, j) for i in range(parts) for j in range(parts)]
+        swaps = (np.diff(buckets, axis=0) != 0).sum(axis=0)
         assert swaps.tolist() == [parts - 1, parts * (parts - 1)]
-        assert (np.diff(blocks, axis=0) != 0).sum(axis=1).max() == 1
-        assert before is None or blocks[0].tolist() == before
-        before = blocks[-1].tolist()
+        assert (np.diff(buckets, axis=0) != 0).sum(axis=1).max() == 1
+        assert before is None or buckets[0].tolist() == before
+        before = buckets[-1].tolist()
 
 
 def test_the_order_of_a_grid_follows_from_seed_and_episode_whatever_was_asked_before() -> None:
     first, second = (GridSchedule(5, 100, seed=2) for _ in range(2))
-    ahead = second.blocks(6)
-    first.blocks(1)
-    assert np.array_equal(first.blocks(6), ahead)
-    assert np.array_equal(first.blocks(3), second.blocks(3))
-    assert not np.array_equal(ahead, first.blocks(5))
-    assert not np.array_equal(ahead, GridSchedule(5, 100, seed=3).blocks(6))
+    ahead = second.buckets(6)
+    first.buckets(1)
+    assert np.array_equal(first.buckets(6), ahead)
+    assert np.array_equal(first.buckets(3), second.buckets(3))
+    assert not np.array_equal(ahead, first.buckets(5))
+    assert not np.array_equal(ahead, GridSchedule(5, 100, seed=3).buckets(6))
     assert first.bounds.tolist() == [0, 20, 40, 60, 80, 100]
 
 

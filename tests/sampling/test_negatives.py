@@ -285,7 +285,7 @@ def test_negatives_of_all_parts_stand_for_draws_among_all_nodes() -> None:
     assert PartNegatives(whole, bounds, 1).num_drawn.tolist() == [1, 0, 1]
 
 
-def test_each_block_of_parts_has_draws_of_its_own() -> None:
+def test_each_bucket_has_draws_of_its_own() -> None:
     parts = PartNegatives(NegativeSampler(DEGREES, seed=3), np.array([0, 2, 5]), 4)
     keys = {int(parts.key(*names)) for names in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))}
     assert len(keys) == 5

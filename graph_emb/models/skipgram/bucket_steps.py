@@ -1,6 +1,6 @@
-"""Skip-gram by buckets: the pairs of an episode of walks, block by block of a p x p grid of parts of the nodes.
+"""Skip-gram by buckets: the pairs of an episode of walks, bucket by bucket of a p x p grid of parts of the nodes.
 
-Both tables have the same parts. A block trains the tokens of one part with those of their contexts that lie in another
+Both tables have the same parts. A bucket trains the tokens of one part with those of their contexts that lie in another
 one, and with negatives from that, so that it touches two parts only (GraphVite, Zhu et al. 2019, "GraphVite: A
 High-Performance CPU-GPU Hybrid System for Node Embedding"). A token of a walk passes all context parts in an episode:
 its negatives are those of ``PartNegatives``, which together stand for draws among all nodes, and each of its pairs
@@ -50,15 +50,15 @@ def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, tota
 
 
 class BucketSteps:
-    """SGD in place, as ``InPlaceSteps`` takes it, block by block; rows may lie in files of which memory holds parts.
+    """SGD in place, as ``InPlaceSteps`` takes it, bucket by bucket; rows may lie in files of which memory holds parts.
 
     Args:
         model: Tables that one process holds, in memory or in files.
         negatives, decay: As for every stepper.
-        pool, threads: Threads that train a block; they share rows without locks. One is deterministic.
+        pool, threads: Threads that train a bucket; they share rows without locks. One is deterministic.
         per_epoch: Walks of an epoch.
         size: Walks of an episode.
-        seed: Of the order of the blocks.
+        seed: Of the order of the buckets.
     Raises:
         ConfigError: rows that cannot be changed in place, or a memory that does not hold two parts of each table.
     """
@@ -95,16 +95,16 @@ class BucketSteps:
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``; a batch is an episode."""
         episode = batch.epoch * self._episodes + batch.first // self.size
-        blocks = self._schedule.blocks(episode).tolist()
-        tokens, contexts = ([block[side] for block in blocks] for side in (0, 1))
+        buckets = self._schedule.buckets(episode).tolist()
+        tokens, contexts = ([bucket[side] for bucket in buckets] for side in (0, 1))
         order = np.empty(batch.walks.shape, np.int32)
         starts = np.empty((len(batch.walks), self._schedule.parts + 1), np.int32)
         sort_by_part(batch.walks, self._schedule.bounds, order, starts)
         found = []
-        for number, block in enumerate(blocks):
+        for number, bucket in enumerate(buckets):
             self._hold(0, tokens[number:])
             self._hold(1, contexts[number:])
-            found.append(self._train(batch, (order, starts), *block))
+            found.append(self._train(batch, (order, starts), *bucket))
         return summed(found)
 
     def _hold(self, side: int, parts: list[int]) -> None:
@@ -119,7 +119,7 @@ class BucketSteps:
     def _train(
         self, batch: WalkBatch, by_part: tuple[np.ndarray, np.ndarray], token_part: int, context_part: int
     ) -> tuple[float, float]:
-        """Train a block of the pairs of a batch."""
+        """Train a bucket of the pairs of a batch."""
         sides: list[tuple[np.ndarray, np.ndarray, int]] = []
         for table, part in zip(self._tables, (token_part, context_part), strict=True):
             weight, places = table.shard.held_rows(*self._range(part))

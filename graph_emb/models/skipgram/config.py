@@ -147,9 +147,9 @@ class SkipGramConfig(SkipGramTraining):
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
-        buckets: P, parts of the nodes: SGD in place goes block by block through a grid of P x P, pairs of tokens of one
-            part and contexts of another, with negatives of the latter, see ``bucket_steps``. It changes the order of
-            the updates, whatever the placement of the tables.
+        buckets: P, parts of the nodes: SGD in place goes bucket by bucket through a grid of P x P, pairs of tokens of
+            one part and contexts of another, with negatives of the latter, see ``bucket_steps``. It changes the order
+            of the updates, whatever the placement of the tables.
         episode_walks: Walks whose pairs pass the grid together; None: as ``bucket_steps.episode_walks`` has it.
         batch_size: Walks of one step of an optimizer, of each rank; None: ``STEP_WALKS``. SGD in place steps after
             every block instead.

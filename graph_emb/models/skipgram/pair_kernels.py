@@ -1,8 +1,8 @@
-"""Compiled skip-gram on a block of a p x p grid: tokens of one part of the nodes, contexts and negatives of another.
+"""Compiled skip-gram on a bucket of a p x p grid: tokens of one part of the nodes, contexts and negatives of another.
 
 The arithmetic is that of ``kernels.train_walks``: three small matrix products for the tokens of a stretch of a walk,
-but of these tokens only those of the block's token part take part, and of their contexts those of its context part.
-Walks are not cut into pairs: their places are sorted by part once, and a block finds its pairs among those of two.
+but of these tokens only those of the bucket's token part take part, and of their contexts those of its context part.
+Walks are not cut into pairs: their places are sorted by part once, and a bucket finds its pairs among those of two.
 """
 
 # B walks, L tokens of a walk, D width, W window, R and Q rows of the token and the context part, K negatives.
@@ -90,7 +90,7 @@ def pair_factors(chances, weights, masses, share, rate):
 
     Args:
         weights: Of the pairs of T tokens and M contexts, (T, M).
-        masses: The summed weight of all contexts of a token, those of other blocks among them, (T,).
+        masses: The summed weight of all contexts of a token, those of other buckets among them, (T,).
         share: What a negative counts, in units of that.
     """
     for i in range(weights.shape[0]):
@@ -127,11 +127,11 @@ def train_pairs(
     lr_slope,
     most,
 ):
-    """Add the steps of a block's pairs of walks (B, L) of number index (B,) to the rows of both tables, in place.
+    """Add the steps of a bucket's pairs of walks (B, L) of number index (B,) to the rows of both tables, in place.
 
     Args:
         order, starts: Of ``sort_by_part``.
-        token_part, context_part: The block.
+        token_part, context_part: The bucket.
         embedding, places, low: Row r of the token part, node low + r, is row places[r] of the table; places (R,).
         context, context_places, context_low: The same of the context part, (Q,).
         accept, other: Alias tables of the negatives of the context part, (Q,).

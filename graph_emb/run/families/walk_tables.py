@@ -88,12 +88,12 @@ def bucket_plan(model: PlainWalkConfig, placement: Any, num_nodes: int) -> str:
         if parts is None:
             return ""
         return (
-            f"plan: random rows of files are slow; train.buckets={parts} trains pairs by blocks of parts, many times "
-            "as fast, in another order and so to other rows"
+            f"plan: random rows of files are slow; train.buckets={parts} trains pairs by buckets of two parts, many "
+            "times as fast, in another order and so to other rows"
         )
     parts, per_epoch = model.buckets, model.num_walks * num_nodes
     size = min(per_epoch, episode_walks(model, num_nodes, model.walk_length, model.epochs * per_epoch))
-    said = f"plan: {parts} parts of the nodes, {parts**2} blocks; an episode is {size:,} walks"
+    said = f"plan: {parts} parts of the nodes, {parts**2} buckets; an episode is {size:,} walks"
     if placement == HOST or placement.memory_bytes >= table:
         return said
     moved = (parts - 1) * (parts + 1) * (table // parts)  # P - 1 token parts and P (P - 1) context parts

@@ -136,9 +136,9 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
         found[name], said[name] = run.embeddings.weights, capfd.readouterr().err  # type: ignore[union-attr]
     assert np.array_equal(found["host"], found["file"])
     assert not np.array_equal(found["file"], found["plain"])
-    assert "plan: 4 parts of the nodes, 16 blocks; an episode is 50 walks" in said["host"]
+    assert "plan: 4 parts of the nodes, 16 buckets; an episode is 50 walks" in said["host"]
     assert "an episode is 50 walks, reads and writes 285.00 KiB each; a disk of 1 GB/s keeps up with" in said["file"]
-    assert "train.buckets=4 trains pairs by blocks of parts" in said["plain"]
+    assert "train.buckets=4 trains pairs by buckets of two parts" in said["plain"]
 
 
 def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None:

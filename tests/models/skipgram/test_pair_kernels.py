@@ -1,4 +1,4 @@
-"""The kernel of a block takes the steps of its pairs and negatives, and of nothing else."""
+"""The kernel of a bucket takes the steps of its pairs and negatives, and of nothing else."""
 
 from __future__ import annotations
 
@@ -38,29 +38,31 @@ def part(number: int) -> tuple[int, int]:
     return int(BOUNDS[number]), int(BOUNDS[number + 1])
 
 
-def trained(tables: list[np.ndarray], block: tuple[int, int], window: int, stretch: int, most: float = np.inf) -> tuple:
+def trained(
+    tables: list[np.ndarray], bucket: tuple[int, int], window: int, stretch: int, most: float = np.inf
+) -> tuple:
     """The two losses; the rows lie in the tables back to front."""
     sides = []
-    for table, number in zip(tables, block, strict=True):
+    for table, number in zip(tables, bucket, strict=True):
         low, high = part(number)
         sides += [table, 5 - np.arange(low, high), low]
-    drawn, weight, key = NEGATIVES.num_drawn[block[1]], NEGATIVES.weights[block[1]], NEGATIVES.key(2, *block)
-    drawing = (*NEGATIVES.tables(block[1]), drawn, np.float32(3) * weight, key)
+    drawn, weight, key = NEGATIVES.num_drawn[bucket[1]], NEGATIVES.weights[bucket[1]], NEGATIVES.key(2, *bucket)
+    drawing = (*NEGATIVES.tables(bucket[1]), drawn, np.float32(3) * weight, key)
     rate = (LR, SLOPE, np.float32(most))
     by_part = np.full(WALKS.shape, -1, np.int32), np.empty((4, 3), np.int32)
     sort_by_part(WALKS, BOUNDS, *by_part)
-    return train_pairs(WALKS, np.arange(4), *by_part, *block, *sides, *drawing, *ramp_of(window), stretch, *rate)
+    return train_pairs(WALKS, np.arange(4), *by_part, *bucket, *sides, *drawing, *ramp_of(window), stretch, *rate)
 
 
-def in_words(tables: list[np.ndarray], block: tuple[int, int], window: int, stretch: int) -> tuple[float, float]:
+def in_words(tables: list[np.ndarray], bucket: tuple[int, int], window: int, stretch: int) -> tuple[float, float]:
     """The same, pair for pair in float64."""
-    low, high = part(block[1])
+    low, high = part(bucket[1])
     sigmoid, loss, pairs = (lambda x: 1 / (1 + np.exp(-x))), 0.0, 0.0
-    accept, other = NEGATIVES.tables(block[1])
-    count, share = NEGATIVES.num_drawn[block[1]], 3 * NEGATIVES.weights[block[1]]
+    accept, other = NEGATIVES.tables(bucket[1])
+    count, share = NEGATIVES.num_drawn[bucket[1]], 3 * NEGATIVES.weights[bucket[1]]
     for number, walk in enumerate(WALKS):
         nodes = walk[walk >= 0]
-        stream = np.uint64(mix64(np.uint64((int(NEGATIVES.key(2, *block)) + number * int(GOLDEN)) % 2**64)))
+        stream = np.uint64(mix64(np.uint64((int(NEGATIVES.key(2, *bucket)) + number * int(GOLDEN)) % 2**64)))
         for begin in range(0, len(nodes) if len(nodes) > 1 else 0, stretch):
             steps = [np.zeros((6, 18)), np.zeros((6, 18))]
             draws = [
@@ -68,7 +70,7 @@ def in_words(tables: list[np.ndarray], block: tuple[int, int], window: int, stre
                 for n in range(count)
             ]
             for a in range(begin, min(begin + stretch, len(nodes))):
-                if not part(block[0])[0] <= nodes[a] < part(block[0])[1]:
+                if not part(bucket[0])[0] <= nodes[a] < part(bucket[0])[1]:
                     continue
                 x, mass = tables[0][nodes[a]], 0.0
                 for c, node in enumerate(nodes):
@@ -97,13 +99,13 @@ def test_places_are_sorted_by_part_and_a_walk_of_one_node_has_none() -> None:
     assert starts.tolist() == [[0, 4, 7], [0, 2, 5], [0, 0, 3], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("block", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("bucket", [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize(("window", "stretch"), [(1, 50), (3, 50), (3, 2), (20, 7)])
-def test_a_block_takes_the_steps_of_its_pairs_and_negatives(block: tuple[int, int], window: int, stretch: int) -> None:
+def test_a_block_takes_the_steps_of_its_pairs_and_negatives(bucket: tuple[int, int], window: int, stretch: int) -> None:
     found, expected = [table[::-1].copy() for table in rows()], [table.astype(np.float64) for table in rows()]
-    losses = trained(found, block, window, stretch)
-    wanted = in_words(expected, block, window, stretch)
-    for table, other, number in zip(found, expected, block, strict=True):
+    losses = trained(found, bucket, window, stretch)
+    wanted = in_words(expected, bucket, window, stretch)
+    for table, other, number in zip(found, expected, bucket, strict=True):
         np.testing.assert_allclose(table[::-1], other, atol=2e-6)
         low, high = part(number)
         outside = np.r_[0:low, high:6]
