@@ -176,8 +176,9 @@ def start_of(
     width = old.token.shape[1]
     first = np.zeros((graph.num_nodes, width + (0 if old.context is None else old.context.shape[1])), np.float32)
     first[:, :width] = _usual_rows(model, seed, graph)
-    known = old.token if old.context is None else np.concatenate([old.token, old.context], axis=1)
-    first[place[place >= 0]] = known[place >= 0]
+    first[place[place >= 0], :width] = old.token[place >= 0]
+    if old.context is not None:
+        first[place[place >= 0], width:] = old.context[place >= 0]
     new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
     read = slice(width, None) if first.shape[1] == 2 * width else slice(width)  # of LINE contexts are of one order
     first[new] = fitted_means(graph, is_new, first, new, values, seed, read)
@@ -187,18 +188,22 @@ def start_of(
 
 
 def cut_walks(model: WalkConfig) -> dict[str, int]:
-    """Number and length of walks from a node where the graph has changed: the model's tokens, cut after the window.
+    """Walks from a node where the graph has changed: the model's tokens, cut after the window.
 
     No context is farther away than the window. Past it nearly all pairs of a walk from a new node are of old nodes,
-    whose rows are trained: short walks give new rows several times as many updates in the same time.
+    whose rows are trained: short walks give new rows several times as many updates in the same time. Where a walk is
+    shorter than a block, a block has as many negatives for a token as before.
 
     Example:
         >>> from graph_emb.models.skipgram.config import DeepWalkConfig
         >>> cut_walks(DeepWalkConfig(num_walks=80, walk_length=40, window=10))
-        {'num_walks': 291, 'walk_length': 11}
+        {'num_walks': 291, 'walk_length': 11, 'block': 11, 'shared_negatives': 18}
     """
     length = min(model.walk_length, model.window + 1)
-    return {"num_walks": min(MOST_WALKS, -(-model.num_walks * model.walk_length // length)), "walk_length": length}
+    block = min(model.block, length)
+    walks = min(MOST_WALKS, -(-model.num_walks * model.walk_length // length))
+    negatives = -(-model.shared_negatives * block // model.block)
+    return {"num_walks": walks, "walk_length": length, "block": block, "shared_negatives": negatives}
 
 
 def changed_arcs(old: Graph, new: Graph, place: NDArray[np.int64]) -> NDArray[np.int64]:

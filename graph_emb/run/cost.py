@@ -165,7 +165,7 @@ def bytes_of_token(
     total = config.epochs * config.num_walks * graph.num_nodes
     rate = config.first_lr
     if config.rate_follows_walks:
-        rate = rate_of_walks(total * config.walk_length, graph.num_arcs)
+        rate = config.rate_share * rate_of_walks(total * config.walk_length, graph.num_arcs)
     interval = config.exchange_walks or usual_walks(graph.num_nodes, hosts, config.walk_length, total, rate)
     negatives = NegativeSampler(sampler.degrees(), config.negative_power, seed=seed)
     walks, index = next(iter(sampler.numbered_batches(interval * hosts)))

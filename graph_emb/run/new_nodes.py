@@ -25,7 +25,8 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.shared_rows import OF_SHARED_ROWS, TableKind
 from graph_emb.models.skipgram.config import PlainWalkConfig
-from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, in_parts
+from graph_emb.models.skipgram.rates import GOING_ON_SHARE
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, in_parts, rate_of_sampler
 from graph_emb.models.skipgram.training import TOKENS_PER_BATCH
 from graph_emb.run.continuing import GrownStart, OldRun, cut_walks, start_of
 from graph_emb.run.inputs import edge_policy, grown_dataset, read_dataset
@@ -36,8 +37,6 @@ from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walk_kernels import thread_count
 from graph_emb.sampling.walks import WalkSampler
 
-LR = 0.025
-"""First rate of new rows among frozen ones, word2vec's."""
 HANDED_ON = ("seed", "dataset", "model", "train", "evaluate", "output")
 """Sections of a run with which it goes on; how many processes train, and when they save, is said anew."""
 
@@ -56,8 +55,8 @@ def continue_run(
 
     New nodes begin with their neighbours' mean as old nodes lead it, see ``graph_emb.run.fitted_means``. Walks begin,
     or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; walks end with the window.
-    All rows that they meet are trained, walks by SGD in place at a rate of .015, else at the rule's own rate. After a
-    run of composed rows each node goes on with a row of its own.
+    All rows that they meet are trained, walks by SGD in place at .3 of the rate of a whole training, else at the rule's
+    own rate. After a run of composed rows each node goes on with a row of its own.
 
     Args:
         run: Folder of a run of deepwalk, node2vec or line; it stays as it is.
@@ -80,7 +79,7 @@ def continue_run(
 def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, Any]:
     """The sections with which a run goes on.
 
-    The rate of SGD in place follows a training's walks, so that it is chosen anew; walks are cut, see ``cut_walks``.
+    The rate of SGD in place follows the walks, so that it is chosen anew; these are cut, see ``cut_walks``.
     What was trained from files goes on in memory, which first rows of new nodes need.
 
     Raises:
@@ -155,9 +154,10 @@ def infer(
     start = start_of(old, whole.graph, model.model_copy(update={"reach": 0}), seed, only_new=True)
     new = np.flatnonzero(start.is_new)
     if epochs:
-        p, q = model.bias
-        sampler = WalkSampler(whole.graph, **cut_walks(model), p=p, q=q, seed=seed, starts=start.starts)
-        train_new_rows(sampler, model, start, epochs, seed, num_threads=num_threads, progress=progress)
+        cut = model.model_copy(update=cut_walks(model))
+        walks: dict[str, Any] = {"num_walks": cut.num_walks, "walk_length": cut.walk_length, "seed": seed}
+        sampler = WalkSampler(whole.graph, p=cut.bias[0], q=cut.bias[1], starts=start.starts, **walks)
+        train_new_rows(sampler, cut, start, epochs, seed, num_threads=num_threads, progress=progress)
     found = Embeddings(start.token[new], whole.graph.ids_of(new))
     if out is not None:
         save_embeddings(out, found.weights, found.node_ids, formats, overwrite=overwrite)
@@ -171,15 +171,15 @@ def train_new_rows(
     epochs: int,
     seed: int,
     *,
-    lr: float = LR,
     num_threads: int | None = None,
     progress: bool = False,
 ) -> None:
     """Train the rows of new nodes in ``start`` in place by SGD, those of all other nodes being frozen.
 
+    The first rate is that of a run that goes on, see ``rates.GOING_ON_SHARE``; it falls to 0 over the walks.
+
     Args:
         sampler: Walks; of a graph whose new nodes are its last ones.
-        lr: The first rate, which falls to 0 over the walks.
     """
     num_old = int((~start.is_new).sum())
     assert start.is_new[num_old:].all()
@@ -190,7 +190,7 @@ def train_new_rows(
     tables, outs, far = ((of[0], of[-1]) for of in (known, dropped, new))
     kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=seed))
     per_epoch = sampler.num_walks_per_epoch
-    decay = LinearDecay(lr, epochs * per_epoch)
+    decay = LinearDecay(GOING_ON_SHARE * rate_of_sampler(sampler, epochs), epochs * per_epoch)
     size = max(1, TOKENS_PER_BATCH // model.walk_length)
     with (
         torch_threads(thread_count(num_threads)) as threads,

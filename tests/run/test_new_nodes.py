@@ -15,12 +15,14 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, Lacking
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.views import plain_dataset
-from graph_emb.models.skipgram.config import GOING_ON_LR, DeepWalkConfig
+from graph_emb.models.skipgram.config import DeepWalkConfig
+from graph_emb.models.skipgram.rates import GOING_ON_SHARE, rate_of_walks
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
+from graph_emb.models.skipgram.training import train_skipgram
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, changed_arcs, cut_walks, start_of
 from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import grown_dataset, read_dataset
-from graph_emb.run.new_nodes import LR, train_new_rows
+from graph_emb.run.new_nodes import train_new_rows
 from graph_emb.run.run_folder import read_metrics
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
@@ -102,7 +104,8 @@ def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: P
     found = ge.continue_run(old, new, out=tmp_path / "next", num_walks=4)
     train = found.metrics["train"]
     assert (train["continued"], train["walks"]) == ({"new_nodes": 2, "changed_arcs": 0, "starts": 2}, 8)
-    assert train["first_lr"] == GOING_ON_LR
+    assert train["first_lr"] == 0.3 * rate_of_walks(4 * 14 * 10, 66)  # 14 nodes, 33 edges
+    assert 0.3 * 0.025 < train["first_lr"] < 0.3 * 0.1
     assert found.embeddings is not None
     assert found.embeddings.node_ids.tolist() == [*range(6), *range(10, 16), 7, 3000]
     rows = found.embeddings.weights
@@ -129,26 +132,35 @@ def test_walks_go_on_with_the_tokens_of_the_run_and_end_with_the_window(old: Pat
     assert given.metrics["train"]["tokens"] == 2 * 1 * 4
     again = write(tmp_path / "more.csv", [(10, 8)])
     assert ge.continue_run(tmp_path / "next", again).metrics["train"]["tokens"] == 3 * 10
-    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10)) == {"num_walks": 3, "walk_length": 10}
-    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10, window=3)) == {"num_walks": 8, "walk_length": 4}
+    whole = {"num_walks": 3, "walk_length": 10, "block": 10, "shared_negatives": 16}
+    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10)) == whole
+    short = {"num_walks": 8, "walk_length": 4, "block": 4, "shared_negatives": 7}
+    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10, window=3)) == short
+    assert cut_walks(DeepWalkConfig(**short, window=3)) == short  # a run that went on goes on as it did
+    assert cut_walks(DeepWalkConfig(block=5))["shared_negatives"] == 32  # blocks are full
     most = DeepWalkConfig(num_walks=100_000, walk_length=10, window=1)
-    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2}
+    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2, "block": 2, "shared_negatives": 4}
 
 
 @pytest.mark.parametrize(
     ("fields", "rate"),
     [
-        ({"from_run": "run"}, 0.015),
-        ({"from_run": "run", "lr": 0.1}, 0.1),
-        ({"from_run": "run", "rule": "adagrad"}, 0.05),
-        ({"from_run": "run", "path": "optimizer"}, 0.025),
-        ({"warm_start": "rows.npy"}, 0.025),
+        ({"num_walks": 1}, 0.3 * rate_of_walks(40 * 10, 80)),
+        ({"num_walks": 2, "epochs": 2}, 0.3 * rate_of_walks(40 * 40, 80)),
+        ({"from_run": None}, rate_of_walks(40 * 10, 80)),
+        ({"lr": 0.1}, 0.1),
+        ({"rule": "adagrad"}, 0.05),
+        ({"path": "optimizer"}, 0.025),
     ],
 )
-def test_sgd_in_place_goes_on_at_a_low_rate(fields: dict[str, Any], rate: float) -> None:
-    config = DeepWalkConfig(**fields)
-    assert config.first_lr == rate
-    assert not config.rate_follows_walks
+def test_sgd_in_place_goes_on_at_a_share_of_the_rate_of_a_whole_training(fields: dict[str, Any], rate: float) -> None:
+    """Most rows are trained, and a new node's walks are a sample that long steps follow too far; few nodes are starts
+    of many walks, whose tokens alone would ask for long steps."""
+    ring = Graph.from_edges(np.arange(40), (np.arange(40) + 1) % 40)
+    config = DeepWalkConfig(**{"dim": 4, "num_walks": 1, "from_run": "run", **fields})
+    sampler = WalkSampler(ring, num_walks=config.num_walks, walk_length=10, starts=np.array([3]))
+    result = train_skipgram(sampler, config, num_threads=1, progress=False)
+    assert result.first_lr == pytest.approx(rate)
 
 
 def test_first_rows_are_told_from_context_rows(old: Path) -> None:
@@ -174,7 +186,8 @@ def test_infer_walks_as_a_run_that_goes_on(old: Path, new: Path, tmp_path: Path)
     whole = plain_dataset(grown_dataset(read_dataset(run.config.dataset), str(new))).graph
     begin = start_of(run, whole, run.config.model, 0, only_new=True)
     sampler = WalkSampler(whole, num_walks=10, walk_length=3, seed=0, starts=begin.starts)
-    train_new_rows(sampler, run.config.model, begin, 1, 0, num_threads=1)
+    cut = run.config.model.model_copy(update={"block": 3, "shared_negatives": 5})
+    train_new_rows(sampler, cut, begin, 1, 0, num_threads=1)
     rows = ge.infer(tmp_path / "near", new, num_threads=1)
     assert np.array_equal(rows.weights, begin.token[whole.find_nodes(rows.node_ids)])
 
@@ -189,7 +202,8 @@ def test_rows_of_frozen_nodes_stay_and_new_ones_are_trained_as_alone(old: Path, 
     sampler = WalkSampler(graph, num_walks=3, walk_length=10, seed=0, starts=begin.starts)
     tables = begin.token.copy(), begin.context.copy()
     kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=0))
-    decay = LinearDecay(LR, sampler.num_walks_per_epoch)
+    first = GOING_ON_SHARE * rate_of_walks(3 * 10 * graph.num_nodes, graph.num_arcs)  # as if all nodes were starts
+    decay = LinearDecay(first, sampler.num_walks_per_epoch)
     for walks, index in sampler.numbered_batches(1, num_threads=1):
         kept = [table[:num_old].copy() for table in tables]
         drawn = kernel.draw(walks, 0, index)

@@ -12,6 +12,7 @@ from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, MultilevelStart, WeightDecay
 from graph_emb.models.shared_rows import TableKind
+from graph_emb.models.skipgram.rates import GOING_ON_SHARE
 
 DEFAULT_LR = {
     "sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01, "lamb": 0.01,
@@ -24,9 +25,6 @@ STEP_WALKS = 128
 """Walks of an optimizer step where no batch size is given."""
 MOST_WALKS = 100_000
 """From each first node, per epoch."""
-GOING_ON_LR = 0.015
-"""First rate of SGD in place on the walks of a run that goes on: its rows are trained, and short walks give each new
-row many updates. .010 to .015 were best on one split of BlogCatalog, .025 was .008 of micro-F1 below."""
 
 
 class SkipGramTraining(TableKind):
@@ -177,8 +175,13 @@ class SkipGramConfig(SkipGramTraining):
 
     @property
     def rate_follows_walks(self) -> bool:
-        """Whether the first rate is ``rates.rate_of_walks``: of SGD in place where none is given."""
+        """Whether the first rate is ``rate_share`` of ``rates.rate_of_walks``: of SGD in place where none is given."""
         return self.lr is None and self.in_place
+
+    @property
+    def rate_share(self) -> float:
+        """Below 1 where most rows are trained."""
+        return 1.0
 
     window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context in a walk")
     window_weighting: Literal["linear", "uniform"] = Field(
@@ -304,14 +307,13 @@ class PlainWalkConfig(WalkConfig, EdgePolicy, MultilevelStart, GoesOn):
     @property
     def rate_follows_walks(self) -> bool:
         """As ``SkipGramConfig``, but for rows that begin with a file's or parts': they want the low rate throughout."""
-        own_rows = self.warm_start is None and self.from_run is None and not self.multilevel
+        own_rows = self.warm_start is None and not self.multilevel
         return super().rate_follows_walks and own_rows
 
     @property
-    def first_lr(self) -> float:
-        """The learning rate at the start."""
-        goes_on = self.from_run is not None and self.in_place and self.lr is None
-        return GOING_ON_LR if goes_on else super().first_lr
+    def rate_share(self) -> float:
+        """As ``SkipGramConfig``."""
+        return 1.0 if self.from_run is None else GOING_ON_SHARE
 
     @model_validator(mode="after")
     def _multilevel_gives_the_first_rows(self) -> PlainWalkConfig:

@@ -82,9 +82,18 @@ def learning_rate(
     if optimizer is None:
         first = config.first_lr
         if config.rate_follows_walks:
-            first = rate_of_walks(total_walks * sampler.walk_length, sampler.num_arcs())
+            first = config.rate_share * rate_of_sampler(sampler, config.epochs)
         return LinearDecay(first, total_walks if config.decays else None)
     return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
+
+
+def rate_of_sampler(sampler: PartitionedWalkSampler, epochs: int) -> float:
+    """``rate_of_walks``, as if walks began at all nodes: where few are starts, arcs near them are passed as often.
+
+    Every rank calls it.
+    """
+    tokens = epochs * sampler.num_walks * sampler.num_nodes * sampler.walk_length
+    return rate_of_walks(tokens, sampler.num_arcs())
 
 
 @dataclass(frozen=True)
