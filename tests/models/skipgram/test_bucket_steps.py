@@ -19,7 +19,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.training import SkipGramResult, train_skipgram
 from graph_emb.optimizer import SparseSGD
-from graph_emb.sampling.walks import WalkSampler
+from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 from tests.models.skipgram.local_sgd import NODES, SMALL, graph_of_groups
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
@@ -93,6 +93,18 @@ def test_each_walk_trains_at_its_own_rate_and_pairs_and_tokens_are_those_of_a_pl
     episodes = [buckets[at : at + PARTS**2] for at in range(0, len(buckets), PARTS**2)]
     assert all(one[-1] == other[0] for one, other in pairwise(episodes))
     assert len(set(map(tuple, episodes))) == 8
+
+
+def test_a_batch_is_an_episode_whatever_draws_the_walks() -> None:
+    edges, calls = EdgeSampler.of_graph(graph_of_groups(), draws_per_edge=3), []
+    with pytest.MonkeyPatch.context() as patch:
+        original = bucket_steps.train_pairs
+        patch.setattr(bucket_steps, "train_pairs", lambda *args: calls.append(len(args[0])) or original(*args))
+        config = SkipGramConfig(**{**SMALL, "window": 1, "buckets": 3, "episode_walks": 100})
+        train_skipgram(edges, config, num_threads=1, progress=False)
+    total = edges.num_walks_per_epoch
+    assert total > 200
+    assert calls == [100] * 9 * (total // 100) + [total % 100] * 9
 
 
 def test_groups_come_apart_and_threads_share_rows() -> None:
