@@ -34,6 +34,7 @@ RUNS: dict[tuple[str, str], tuple[list[str], float]] = {
     ("ddi", "node2vec"): ([*WALKS, *LINK], 0.8),
     ("ddi", "mf"): ([*MF, *LINK, "predictor.epochs=40"], 0.8),
     ("ddi", "sage"): (SAGE, 0.8),
+    ("ddi", "pairwise"): (SAGE, 0.8),
     ("collab", "node2vec"): ([*WALKS, *LINK], 0.8),
     ("collab", "deepwalk"): ([*WALKS, *LINK], 0.8),
     ("collab", "mf"): ([*MF, *LINK, "predictor.epochs=40"], 0.8),
