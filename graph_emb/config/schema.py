@@ -394,10 +394,8 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _one_process_trains_walks_by_buckets(self) -> RunConfig:
         if isinstance(self.model, SkipGramConfig) and self.model.buckets and self.parallel.mode != "local":
-            raise ValueError(
-                f"train.buckets = {self.model.buckets}: one process trains walks by buckets; leave parallel.mode or "
-                "train.buckets out"
-            )
+            said = f"train.buckets = {self.model.buckets}"
+            raise ValueError(f"{said}: one process trains walks by buckets; leave parallel.mode or train.buckets out")
         return self
 
     @model_validator(mode="after")
@@ -418,13 +416,12 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _triples_of_a_device_are_of_one_process(self) -> RunConfig:
-        if self.model.family != "kge" or self.train.device == "cpu":
-            return self
-        said = f"train.device = {short(self.train.device)}"
-        if self.parallel.mode != "local":
-            raise ValueError(f"{said}: one process trains {self.model.name} on a device; leave parallel.mode out")
-        if self.train.memory is not None:
-            raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or train.device out")
+        if self.model.family == "kge" and self.train.device != "cpu":
+            said = f"train.device = {short(self.train.device)}"
+            if self.parallel.mode != "local":
+                raise ValueError(f"{said}: one process trains {self.model.name} on a device; leave parallel.mode out")
+            if self.train.memory:
+                raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or it out")
         return self
 
     def _check_walks_from_files(self, said: str, model: PlainWalkConfig) -> None:

@@ -53,7 +53,7 @@ def test_a_device_that_is_not_there_is_named_before_training(folder: Path, tmp_p
             {"parallel": {"mode": "collective", "trainers": 2}},
             r"one process trains complex on a device; leave parallel",
         ),
-        ({"train.memory": "1MiB"}, r"rows in files are read to the processor; leave train\.memory or train\.device"),
+        ({"train.memory": "1MiB"}, r"rows in files are read to the processor; leave train\.memory or it out"),
     ],
 )
 def test_a_device_is_of_one_process_with_its_rows_in_memory(
