@@ -60,7 +60,7 @@ class BucketSteps:
         size: Walks of an episode.
         seed: Of the order of the buckets.
     Raises:
-        ConfigError: rows that cannot be changed in place, or a memory that does not hold two parts of each table.
+        ConfigError: rows that cannot be changed in place, or a memory that does not hold a part of each table.
     """
 
     def __init__(

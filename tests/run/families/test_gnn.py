@@ -252,7 +252,14 @@ def test_features_of_all_nodes_leave_nothing_to_learn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("predictor_layers", 3), ("negatives", "targets"), ("precision", "bfloat16")]
+    ("field", "value"),
+    [
+        ("predictor_layers", 3),
+        ("negatives", "targets"),
+        ("num_negatives", 2),
+        ("loss", "auc"),
+        ("precision", "bfloat16"),
+    ],
 )
 def test_fields_of_the_link_predictor_mean_nothing_to_classes(tmp_path: Path, field: str, value: Any) -> None:
     from tests.ogb_layout import write_arxiv
