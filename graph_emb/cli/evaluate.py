@@ -81,7 +81,9 @@ def run_again(args: argparse.Namespace) -> int:
             raise ConfigError(f"{text!r} has no effect on a finished run; give fields of evaluate, such as scorer=dot")
     _check_held_out(place, config)
     given = {"dataset": {"root": args.root}, "train": {"threads": args.threads}}
-    flags = {name: fields for name, fields in given.items() if None not in fields.values()}
+    flags: dict[str, Any] = {name: fields for name, fields in given.items() if None not in fields.values()}
+    if config.train.device != "cpu":  # rows are judged by the processor, also where there is no such device
+        flags["train"] = {**flags.get("train", {}), "device": "cpu"}
     family = read_again(config, {"evaluate": {"enabled": True}}, flags, *layers)
     with lacks_explained(family.config.dataset):
         data = family.load()

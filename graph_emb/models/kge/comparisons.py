@@ -2,7 +2,8 @@
 
 TransE's L1 distance (Bordes et al. 2013) and RotatE's sum of complex moduli (Sun et al. 2019) of chunks are compiled,
 with nothing of size (C, N, D), tiled as a matrix product is: a task takes ``ROWS`` queries, and ``ENTITIES`` rows stay
-in the nearest cache while they pass. The plain torch form, which holds C * N * D numbers, is the oracle in the tests.
+in the nearest cache while they pass. On a device torch's operators take a block of queries at a time. The plain torch
+form, which holds C * N * D numbers, is the oracle in the tests.
 Each sum runs in one thread in a fixed order, so any number of threads gives the same bits.
 
 Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 complex numbers.
@@ -10,7 +11,8 @@ Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 comple
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -78,9 +80,8 @@ class NegativeL1:
 
     def chunks(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.chunks``."""
-        if not _compiled(queries, entities):
-            return self.pairs(queries[:, :, None], entities[:, None])
-        scores: Tensor = _KernelChunks.apply(queries, entities, False)
+        form = _KernelChunks if _compiled(queries, entities) else _BlockedChunks
+        scores: Tensor = form.apply(queries, entities, False)
         return scores
 
 
@@ -95,7 +96,7 @@ class NegativeModulus:
     def chunks(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.chunks``."""
         if not _compiled(queries, entities):
-            return self.pairs(queries[:, :, None], entities[:, None])
+            return cast(Tensor, _BlockedChunks.apply(queries, entities, True))
         if not _learns(queries, entities):
             return _plain_scores(queries, entities, moduli=True)
         scores: Tensor = _KernelChunks.apply(queries, entities, True)
@@ -172,10 +173,63 @@ class _KernelChunks(torch.autograd.Function):
         return grads[0], grads[1], None
 
 
+class _BlockedChunks(torch.autograd.Function):
+    """The same distances in torch's own operators, a block of queries at a time: on a device, and of other dtypes.
+
+    Autograd would keep C * N * D numbers several times.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, entities: Tensor, moduli: bool) -> Tensor:
+        ctx.save_for_backward(queries, entities)
+        ctx.moduli = moduli
+        out = queries.new_empty(*queries.shape[:2], entities.shape[1])
+        for k, rows in _blocks(queries, entities):
+            real, *imaginary = _differences(queries[k, rows], entities[k], moduli)
+            lengths = torch.hypot(real, *imaginary, out=real) if moduli else real.abs_()
+            torch.sum(lengths, dim=-1, out=out[k, rows])
+        return out.neg_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        queries, entities = ctx.saved_tensors
+        query_grad, entity_grad = torch.empty_like(queries), torch.zeros_like(entities)
+        for k, rows in _blocks(queries, entities):
+            pull = grad[k, rows]
+            parts = _differences(queries[k, rows], entities[k], ctx.moduli)
+            if ctx.moduli:
+                lengths = torch.hypot(*parts).clamp_(min=float(TINY) ** 0.5)
+            to = (side.chunk(len(parts), -1) for side in (query_grad[k, rows], entity_grad[k]))
+            for part, to_queries, to_entities in zip(parts, *to, strict=True):
+                signs = part.div_(lengths) if ctx.moduli else part.sign_()
+                to_queries.copy_(-(pull[:, None] @ signs)[:, 0])
+                to_entities.add_((pull.T[:, None] @ signs.transpose(0, 1))[:, 0])
+        return query_grad, entity_grad, None
+
+
+def _blocks(queries: Tensor, entities: Tensor) -> Iterator[tuple[int, slice]]:
+    """Chunks and their queries, as many at a time as ``BLOCK`` holds against all entities."""
+    chunks, size, width = queries.shape
+    step = max(1, BLOCK // max(1, entities.shape[1] * width))
+    for k in range(chunks):
+        for first in range(0, size, step):
+            yield k, slice(first, first + step)
+
+
+def _differences(queries: Tensor, entities: Tensor, moduli: bool) -> tuple[Tensor, ...]:
+    """Queries (B, D) less entities (N, D), shape (B, N, D), of moduli the real and the imaginary ones (B, N, M)."""
+    parts = 2 if moduli else 1
+    sides = zip(queries.chunk(parts, -1), entities.chunk(parts, -1), strict=True)
+    return tuple(q[:, None] - e for q, e in sides)
+
+
 def _array(values: Tensor) -> np.ndarray:
     return values.detach().contiguous().numpy()
 
 
+BLOCK = 1 << 23
+"""Differences that are held at once where no kernel is compiled."""
 FAST = {"contract", "reassoc", "nsz", "arcp", "afn"}  # NaN and infinity keep their meaning
 ROWS = 32  # of a task, so that one chunk keeps several threads busy
 ENTITIES = 16  # whose rows stay in the nearest cache while the queries of a task pass by

@@ -63,11 +63,29 @@ def test_threads_change_no_bit(name: str, threads: None) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("block", [1, 64, 1 << 23])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["l1", "modulus"])
-def test_float64_takes_the_plain_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparisons, "scores_that_learn", None)  # calling it would fail
-    q, e, _ = sides((1, 2, 3, 4), torch.float64)
-    assert torch.equal(ALL[name].chunks(q, e), plain(ALL[name], q, e))
+def test_blocks_equal_autograd_of_the_plain_form(
+    name: str, shape: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparisons, "scores_that_learn", None)  # calling it would fail: float64 has no kernel
+    monkeypatch.setattr(comparisons, "BLOCK", block)
+    q, e, pull = sides(shape, torch.float64)
+    plain_q, plain_e = (side.detach().clone().requires_grad_() for side in (q, e))
+    scores, expected = ALL[name].chunks(q, e), plain(ALL[name], plain_q, plain_e)
+    torch.testing.assert_close(scores, expected, rtol=1e-9, atol=1e-9)
+    (scores * pull).sum().backward()
+    (expected * pull).sum().backward()
+    torch.testing.assert_close((q.grad, e.grad), (plain_q.grad, plain_e.grad), rtol=1e-6, atol=1e-6)  # TINY
+
+
+@pytest.mark.parametrize("name", ["l1", "modulus"])
+def test_equal_rows_have_gradient_zero_in_blocks(name: str) -> None:
+    q = torch.ones(1, 1, 4, dtype=torch.float64, requires_grad=True)
+    ALL[name].chunks(q, torch.ones(1, 1, 4, dtype=torch.float64)).sum().backward()
+    assert q.grad is not None
+    assert torch.equal(q.grad, torch.zeros(1, 1, 4, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "modulus"])
