@@ -55,7 +55,21 @@ class Plateau:
         self.scale *= self._factor
 
 
-class RateSchedule(Settings):
+def share_of_step(decay: str, warmup: float, step: float, total: int) -> float:
+    """``share_of_rate`` of a step, counted from 0, of ``total``."""
+    done = min(step + 1, warmup * total) if step < warmup * total else step
+    return share_of_rate(decay, warmup, done / total)
+
+
+class WarmUp(Settings):
+    """How the learning rate of a training begins."""
+
+    warmup: Annotated[Number, At("train.warmup")] = Field(
+        default=0.0, ge=0, lt=1, description="share of the training in which the rate rises to its first value"
+    )
+
+
+class RateSchedule(WarmUp):
     """How a model's learning rates change while it trains.
 
     Attributes:
@@ -65,9 +79,6 @@ class RateSchedule(Settings):
 
     lr_decay: Annotated[ScheduleName, At("train.lr_decay")] = Field(
         default="none", description="linear or cosine: to zero over all epochs; plateau: by the validation; none"
-    )
-    warmup: Annotated[Number, At("train.warmup")] = Field(
-        default=0.0, ge=0, lt=1, description="share of the training in which the rate rises to its first value"
     )
     lr_factor: Annotated[Number | None, At("train.lr_factor")] = Field(
         default=None, gt=0, lt=1, description="of the rate at a plateau; null: 0.5"
@@ -81,9 +92,8 @@ class RateSchedule(Settings):
         return Plateau(self.lr_factor or 0.5, self.lr_patience or 1)
 
     def share_of_step(self, step: int, total: int) -> float:
-        """``share_of_rate`` of a step, counted from 0, of ``total``."""
-        done = (step + 1) / total if step < self.warmup * total else step / total
-        return share_of_rate(self.lr_decay, self.warmup, done)
+        """See the function of that name."""
+        return share_of_step(self.lr_decay, self.warmup, step, total)
 
     @model_validator(mode="after")
     def _only_a_plateau_has_its_numbers(self) -> Self:

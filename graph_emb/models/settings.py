@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam", "lamb", "row_lamb", "lars"]
 CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
-DecayName = Literal["linear", "none"]
+DecayName = Literal["linear", "cosine", "none"]
 
 DTypeName = Literal["float32", "float16", "bfloat16"]
 BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

@@ -344,7 +344,8 @@ def progress_of(
         whole["walks"] = sizes["nodes"] * model.num_walks * epochs
     if hasattr(model, "draws_per_edge") and "edges" in sizes:
         whole["walks"] = sizes["edges"] * model.draws_per_edge * epochs
-    linear = getattr(model, "lr_decay", None) == "linear" or getattr(model, "decays", False)
+    decay = getattr(model, "decay", getattr(model, "lr_decay", None))
+    linear = decay == "linear" and not getattr(model, "warmup", 0.0)
     for line in lines:
         unit = next((unit for unit, count in whole.items() if count and unit in line), None)
         if unit is not None:

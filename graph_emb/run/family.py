@@ -87,7 +87,7 @@ class Family(ABC):
         later = isinstance(model, SkipGramConfig) and model.rate_follows_walks  # when the walks are known
         filled: dict[str, Any] = {} if later or "lr" in model.hidden else {"lr": model.first_lr}
         if isinstance(model, SkipGramTraining):
-            filled["lr_decay"] = "linear" if model.decays else "none"
+            filled["lr_decay"] = model.decay
         if isinstance(model, PlainWalkConfig) and model.warm_start is not None and not model.spectral_start:
             filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
         if isinstance(model, GoesOn) and model.from_run is not None:

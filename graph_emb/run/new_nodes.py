@@ -26,7 +26,7 @@ from graph_emb.graph.views import plain_dataset
 from graph_emb.models.shared_rows import OF_SHARED_ROWS, TableKind
 from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.rates import GOING_ON_SHARE
-from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, in_parts, rate_of_sampler
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, WalkRates, in_parts, rate_of_sampler
 from graph_emb.models.skipgram.training import TOKENS_PER_BATCH
 from graph_emb.run.continuing import GrownStart, OldRun, cut_walks, start_of
 from graph_emb.run.inputs import edge_policy, grown_dataset, read_dataset
@@ -190,7 +190,7 @@ def train_new_rows(
     tables, outs, far = ((of[0], of[-1]) for of in (known, dropped, new))
     kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=seed))
     per_epoch = sampler.num_walks_per_epoch
-    decay = LinearDecay(GOING_ON_SHARE * rate_of_sampler(sampler, epochs), epochs * per_epoch)
+    decay = WalkRates(GOING_ON_SHARE * rate_of_sampler(sampler, epochs), epochs * per_epoch)
     size = max(1, TOKENS_PER_BATCH // model.walk_length)
     with (
         torch_threads(thread_count(num_threads)) as threads,
@@ -203,8 +203,8 @@ def train_new_rows(
 
                 def part(low: int, high: int, of: NDArray = walks, at: NDArray = index, epoch: int = epoch) -> Any:
                     drawn = kernel.draw(of[low:high], epoch, at[low:high])
-                    rate = (decay.at(epoch * per_epoch + int(at[low])), decay.slope, MOST_CHANGE)
-                    return kernel.run(of[low:high], drawn, tables, outs, *rate, at[low:high], far)
+                    rates = decay.of(epoch * per_epoch + at[low:high])
+                    return kernel.run(of[low:high], drawn, tables, outs, rates, MOST_CHANGE, at[low:high], far)
 
                 in_parts(part, len(walks), pool, threads)
                 moved.update(len(walks))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph_emb.models.schedule import Plateau, share_of_rate
+from graph_emb.models.schedule import Plateau, share_of_rate, share_of_step
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,14 @@ from graph_emb.models.schedule import Plateau, share_of_rate
 )
 def test_shares_by_hand(decay: str, warmup: float, done: float, share: float) -> None:
     assert share_of_rate(decay, warmup, done) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "step", "total", "share"),
+    [(0.0, 0, 4, 1.0), (0.5, 0, 4, 0.5), (0.5, 1, 4, 1.0), (0.5, 2, 4, 1.0), (0.5, 3, 4, 0.5), (0.5, 0, 1, 1.0)],
+)
+def test_a_step_of_the_warm_up_has_the_rate_of_its_end(warmup: float, step: int, total: int, share: float) -> None:
+    assert share_of_step("linear", warmup, step, total) == pytest.approx(share)
 
 
 def test_a_plateau_takes_a_step_for_each_patience_without_a_better_value() -> None:

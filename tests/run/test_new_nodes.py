@@ -17,7 +17,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.models.skipgram.rates import GOING_ON_SHARE, rate_of_walks
-from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, WalkRates
 from graph_emb.models.skipgram.training import train_skipgram
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, changed_arcs, cut_walks, start_of
 from graph_emb.run.fitted_means import fitted_means
@@ -203,11 +203,11 @@ def test_rows_of_frozen_nodes_stay_and_new_ones_are_trained_as_alone(old: Path, 
     tables = begin.token.copy(), begin.context.copy()
     kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=0))
     first = GOING_ON_SHARE * rate_of_walks(3 * 10 * graph.num_nodes, graph.num_arcs)  # as if all nodes were starts
-    decay = LinearDecay(first, sampler.num_walks_per_epoch)
+    decay = WalkRates(first, sampler.num_walks_per_epoch)
     for walks, index in sampler.numbered_batches(1, num_threads=1):
         kept = [table[:num_old].copy() for table in tables]
         drawn = kernel.draw(walks, 0, index)
-        kernel.run(walks, drawn, tables, tables, decay.at(int(index[0])), 0.0, MOST_CHANGE, index)
+        kernel.run(walks, drawn, tables, tables, decay.of(index), MOST_CHANGE, index)
         for table, rows in zip(tables, kept, strict=True):
             table[:num_old] = rows
     train_new_rows(sampler, model, begin, 1, 0, num_threads=1)

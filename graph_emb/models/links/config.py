@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.schedule import RateSchedule
 from graph_emb.models.search import Space, Span
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, ModelSettings, RuleName, WeightDecay
 
-NegativesName = Literal["non_edges", "targets", "by_degree", "given"]
+NegativesName = Literal["non_edges", "targets", "by_degree", "in_batch", "given"]
 LinkLossName = Literal["logistic", "auc", "hinge", "softmax"]
 PrecisionName = Literal["float32", "bfloat16"]
 
@@ -42,8 +43,9 @@ class LinkPredictorConfig(Settings):
         select: The metric that ``patience`` watches, one of ``metrics``.
         negatives: ``non_edges`` draws pairs that no training edge joins; ``targets`` keeps the source of each edge and
             draws its target among all nodes, as OGB's ogbl-citation2 scripts do; ``by_degree`` the same, in proportion
-            to the number of training edges of a node to the power of .75; ``given`` takes the training part's own
-            ``edge_neg``, that of the same number as the edge, as OGB's ogbl-vessel scripts do.
+            to the number of training edges of a node to the power of .75; ``in_batch`` keeps it and takes the targets
+            of other edges of the step, with loss="softmax" the in-batch softmax; ``given`` takes the training part's
+            own ``edge_neg``, that of the same number as the edge, as OGB's ogbl-vessel scripts do.
         num_negatives: Of each edge, K.
         loss: Of an edge against its negatives; see ``graph_emb.models.links.losses``.
         precision: Of the products in training; scores and ranks are always float32.
@@ -86,7 +88,7 @@ TAKEN = ("dataset.test_edges", "dataset.validation_edges", "evaluate.predictor")
 """Fields that mean something to rows which learn with the predictor."""
 
 
-class MatrixFactorizationConfig(ModelSettings):
+class MatrixFactorizationConfig(ModelSettings, RateSchedule):
     """A row for each node, trained together with the link predictor; the defaults are OGB's ``mf.py`` for ogbl-ddi.
 
     A run's ``evaluate.predictor`` is the predictor's recipe.
@@ -94,7 +96,7 @@ class MatrixFactorizationConfig(ModelSettings):
     Attributes:
         dim: D.
         std: Of the initial values, which are normal with mean 0 (``nn.Embedding``'s own).
-        lr: Learning rate of the rows.
+        lr: Learning rate of the rows. The schedule is that of the predictor's rate too.
     Raises:
         ConfigError: a value is outside its limits.
     """

@@ -27,7 +27,7 @@ class LearningRows:
 
     def __init__(self, embedding: DistEmbedding, optimizer: SparseOptimizer) -> None:
         self.embedding = embedding
-        self.optimizer = optimizer
+        self.optimizer: SparseOptimizer | None = optimizer
         self.dim = embedding.embedding_dim
         self.num_parameters = embedding.num_embeddings * embedding.embedding_dim
         self._traced: Tensor | None = None
@@ -47,6 +47,7 @@ class LearningRows:
         assert self._traced is not None, "step() before gather()"
         self._traced.backward(row_grads)
         self._traced = None
+        assert self.optimizer is not None
         self.optimizer.step()  # and consumes the gradients
 
 
@@ -77,5 +78,6 @@ def train_matrix_factorization(
     embedding = DistEmbedding(num_nodes, config.dim, init_func=first, dtype=config.table_dtype)
     optimizer = OPTIMIZERS[config.rule]([embedding], lr=config.lr, **config.numbers(seed))
     rows = LearningRows(embedding, optimizer)
-    result = train_link_predictor(rows, link_split, num_nodes, predictor, seed=seed, progress=progress)
+    how: dict[str, Any] = {"schedule": config, "seed": seed, "progress": progress}
+    result = train_link_predictor(rows, link_split, num_nodes, predictor, **how)
     return embedding, result

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from graph_emb.models.epochs import TrainingResult, run_epochs
 from graph_emb.models.links.config import LinkLossName, LinkPredictorConfig, PrecisionName
 from graph_emb.models.links.kernels import dropped_relu_, pair_products
 from graph_emb.models.links.losses import LINK_LOSSES
+from graph_emb.models.schedule import RateSchedule
+from graph_emb.optimizer import SparseOptimizer
 from graph_emb.sampling.negatives import NonEdges
 
 NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -114,6 +116,8 @@ class EmbeddingSource(Protocol):
 
     dim: int
     num_parameters: int
+    optimizer: SparseOptimizer | None
+    """Of rows that learn."""
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (R, D) and, for pairs (B, 2) of node ids, the positions (B, 2) of their rows among these.
@@ -144,6 +148,7 @@ class FrozenRows:
         self.embeddings = embeddings.detach()
         self.dim = embeddings.shape[1]
         self.num_parameters = embeddings.numel() if num_parameters is None else num_parameters
+        self.optimizer: SparseOptimizer | None = None
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """All rows, and the pairs on their device; nothing is copied."""
@@ -184,12 +189,38 @@ def score_links(predictor: LinkPredictor, rows: EmbeddingSource, pairs: Tensor) 
     return torch.cat(logits) if logits else torch.empty(0)
 
 
+class _Rates:
+    """The rates of a training by a schedule, each from its own first value.
+
+    Args:
+        schedule: Of all of them.
+        optimizers: Whose rates it sets; None: left out.
+        total: Steps of the training.
+    """
+
+    def __init__(
+        self, schedule: RateSchedule, optimizers: Sequence[torch.optim.Optimizer | SparseOptimizer | None], total: int
+    ) -> None:
+        groups: list[dict[str, Any]] = [group for each in optimizers if each is not None for group in each.param_groups]
+        self._groups = [(group, group["lr"]) for group in groups]
+        self._schedule, self._total, self._step = schedule, total, 0
+        self.plateau = schedule.new_plateau()
+
+    def set_next(self) -> None:
+        """Set those of the next step."""
+        share = self.plateau.scale * self._schedule.share_of_step(self._step, self._total)
+        self._step += 1
+        for group, first in self._groups:
+            group["lr"] = first * share
+
+
 def train_link_predictor(
     rows: EmbeddingSource,
     link_split: LinkSplit,
     num_nodes: int,
     config: LinkPredictorConfig | None = None,
     *,
+    schedule: RateSchedule | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> LinkPredictorResult:
@@ -204,6 +235,7 @@ def train_link_predictor(
             ``target_node_neg`` (E, M), wrong targets for the source of each edge.
         num_nodes: N.
         config: The recipe.
+        schedule: Of the rates of the network and of rows that learn; None: they stay as they are.
         seed: Of the network, the order of the edges, the negatives and the dropout.
         progress: Shows a bar.
     Raises:
@@ -234,11 +266,14 @@ def train_link_predictor(
     predictor = LinkPredictor(rows.dim, config, seed=network_seed)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     generator = torch.Generator().manual_seed(order_seed)
+    schedule = schedule or RateSchedule()
+    rates = _Rates(schedule, [optimizer, rows.optimizer], config.epochs * -(-len(edges) // config.batch_size))
     history, seconds, epochs = run_epochs(
         config,
-        lambda number: _train_epoch(predictor, optimizer, rows, edges, draw, config, generator),
+        lambda number: _train_epoch(predictor, optimizer, rows, edges, draw, config, generator, rates),
         lambda part: _evaluate(predictor, rows, parts[part], config),
         select=config.select,
+        plateau=rates.plateau if schedule.lr_decay == "plateau" else None,
         description="link predictor",
         progress=progress,
     )
@@ -259,6 +294,8 @@ def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeD
         return lambda numbers, batch, generator: torch.stack(
             [batch[:, 0], torch.randint(num_nodes, (len(batch),), generator=generator)], dim=1
         )
+    if kind == "in_batch":
+        return lambda numbers, batch, generator: _targets_of_others(numbers, batch, edges, generator)
     if kind == "by_degree":
         ends = torch.bincount(edges.flatten(), minlength=num_nodes).double().pow(POWER).cumsum(0)
         return lambda numbers, batch, generator: torch.stack([batch[:, 0], _drawn(ends, len(batch), generator)], dim=1)
@@ -266,6 +303,21 @@ def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeD
     if len(given) != len(edges):
         raise DataError(f"{len(given)} training edge_neg for {len(edges)} edges; negatives 'given' needs as many")
     return lambda numbers, batch, generator: given[numbers]
+
+
+def _targets_of_others(numbers: Tensor, batch: Tensor, edges: Tensor, generator: torch.Generator) -> Tensor:
+    """Sources of edges (B, 2), each as often as it comes, with the target of another edge of the step.
+
+    An edge that is alone in its step takes the target of any of ``edges`` (E, 2).
+    """
+    repeats = int((numbers == numbers[0]).sum())  # as of each of the others
+    others = len(batch) // repeats - 1
+    if others:
+        far = torch.randint(1, others + 1, (len(batch),), generator=generator) * repeats
+        targets = batch[(torch.arange(len(batch)) + far) % len(batch), 1]
+    else:
+        targets = edges[torch.randint(len(edges), (len(batch),), generator=generator), 1]
+    return torch.stack([batch[:, 0], targets], dim=1)
 
 
 def _drawn(ends: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -311,11 +363,13 @@ def _train_epoch(
     draw: NegativeDraw,
     config: LinkPredictorConfig,
     generator: torch.Generator,
+    rates: _Rates,
 ) -> float:
     """One pass over the edges in a random order; returns the mean loss."""
     predictor.train()
     total = 0.0
     for numbers in torch.randperm(len(edges), generator=generator).split(config.batch_size):
+        rates.set_next()
         optimizer.zero_grad()
         items = with_negatives(draw, numbers, edges[numbers], config.num_negatives, generator)
         gathered, local = rows.gather(items.flatten(0, 1))

@@ -24,8 +24,8 @@ from graph_emb.models.skipgram.model import SkipGram, distance_ramp
 from graph_emb.models.skipgram.pair_kernels import sort_by_part, train_pairs
 from graph_emb.models.skipgram.steps import (
     MOST_CHANGE,
-    LinearDecay,
     WalkBatch,
+    WalkRates,
     in_parts,
     summed,
     trainable_in_place,
@@ -67,7 +67,7 @@ class BucketSteps:
         self,
         model: SkipGram,
         negatives: NegativeSampler,
-        decay: LinearDecay,
+        decay: WalkRates,
         pool: ThreadPoolExecutor,
         threads: int,
         per_epoch: int,
@@ -131,7 +131,7 @@ class BucketSteps:
         def share(low: int, high: int) -> tuple[float, float]:
             walks, index = batch.walks[low:high], batch.index[low:high]
             found = (*(rows[low:high] for rows in by_part), token_part, context_part)
-            rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, np.float32(MOST_CHANGE))
+            rate = (self._decay.of(batch.begun + index), np.float32(MOST_CHANGE))
             return train_pairs(walks, index, *found, *sides[0], *sides[1], *drawing, *self._window, *rate)
 
         return in_parts(share, len(batch.walks), self._pool, self._threads)

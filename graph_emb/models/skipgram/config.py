@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.schedule import WarmUp
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, MultilevelStart, WeightDecay
 from graph_emb.models.shared_rows import TableKind
@@ -27,7 +28,7 @@ MOST_WALKS = 100_000
 """From each first node, per epoch."""
 
 
-class SkipGramTraining(TableKind):
+class SkipGramTraining(TableKind, WarmUp):
     """Fields that skip-gram on walks and on edges share: negatives, rule, schedule, exchange between ranks."""
 
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
@@ -40,7 +41,7 @@ class SkipGramTraining(TableKind):
         default=0.75, ge=0, le=10, description="negatives follow degree ** power; 0: uniform"
     )
     lr_decay: Annotated[DecayName | None, At("train.lr_decay")] = Field(
-        default=None, description="to zero over the training, or not; null: linear for sgd"
+        default=None, description="linear or cosine: to zero over the training; none; null: linear for sgd"
     )
     epochs: Epochs = 1
     path: Annotated[Literal["auto", "optimizer", "autograd"], At("train.path")] = Field(
@@ -71,9 +72,9 @@ class SkipGramTraining(TableKind):
     )
 
     @property
-    def decays(self) -> bool:
-        """Whether the learning rate falls linearly to zero."""
-        return (self.lr_decay or ("linear" if self.rule == "sgd" else "none")) == "linear"
+    def decay(self) -> DecayName:
+        """How the learning rate falls."""
+        return self.lr_decay or ("linear" if self.rule == "sgd" else "none")
 
     @property
     def in_place(self) -> bool:
@@ -142,7 +143,8 @@ class SkipGramConfig(SkipGramTraining):
         dtype: How rows are stored; the arithmetic is float32. SGD trains those of 16 bits by an optimizer.
         rule, lr, betas, eps, momentum, weight_decay, compat: The optimizer's; ``lr`` None takes, for SGD in
             place, ``rate_of_walks``, else the rule's in ``DEFAULT_LR``; another None the optimizer's own default.
-        lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
+        lr_decay: ``linear`` or ``cosine`` to zero over the whole training, or ``none``; None: linear for sgd, none
+            otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
         buckets: P, parts of the nodes: SGD in place goes bucket by bucket through a grid of P x P, pairs of tokens of

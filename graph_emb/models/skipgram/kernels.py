@@ -172,20 +172,19 @@ def train_walks(
     kinds,
     drawn_kinds,
     shares,
-    lr,
-    lr_slope,
+    rates,
     most,
     index,
 ):
     """Add the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
 
     With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
-    rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
+    rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and rates -1 it sums up gradients.
     Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
     No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
     Both sides may be one table. Place i of every walk is of kind kinds[i] and negative n of a block of kind
     drawn_kinds[n]; ``step_factors`` says what kinds and the shares (K,) do. Walk b is number index[b] of its epoch,
-    and steps with lr plus lr_slope times the walks of the epoch since the first one here.
+    and steps with rates[b].
 
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
@@ -208,7 +207,7 @@ def train_walks(
             used += 1
         if used < 2:
             continue
-        rate = f4(lr + (index[b] - index[0]) * lr_slope)
+        rate = rates[b]
         for begin in range(0, used, block):
             # Gather: tokens of the block, contexts of any of them, negatives that they share.
             end = min(begin + block, used)

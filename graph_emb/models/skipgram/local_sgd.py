@@ -19,8 +19,8 @@ from graph_emb.models.skipgram.rates import LOWEST
 from graph_emb.models.skipgram.steps import (
     MOST_CHANGE,
     Kernel,
-    LinearDecay,
     WalkBatch,
+    WalkRates,
     in_parts,
     summed,
     trainable_in_place,
@@ -233,7 +233,7 @@ class ExchangeSteps:
         self,
         model: SkipGram,
         negatives: NegativeSampler,
-        decay: LinearDecay,
+        decay: WalkRates,
         pool: ThreadPoolExecutor,
         threads: int,
         size: int,
@@ -330,9 +330,9 @@ class ExchangeSteps:
 
         def part(low: int, high: int) -> tuple[float, float]:
             index = piece.index[low:high]
-            rate = (self._decay.at(piece.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
+            rates = self._decay.of(piece.begun + index)
             walks, negatives = numbered.walks[low:high], numbered.negatives[low:high]
-            return self._kernel.run(walks, negatives, pair, pair, *rate, index, far)
+            return self._kernel.run(walks, negatives, pair, pair, rates, MOST_CHANGE, index, far)
 
         return in_parts(part, len(piece.walks), self._pool, self._threads)
 

@@ -123,8 +123,7 @@ def train_pairs(
     ramp,
     sums,
     stretch,
-    lr,
-    lr_slope,
+    rates,
     most,
 ):
     """Add the steps of a bucket's pairs of walks (B, L) of number index (B,) to the rows of both tables, in place.
@@ -141,7 +140,7 @@ def train_pairs(
         ramp: Weights of the distances -W .. W, 0 at 0, (2 W + 1,).
         sums: Of the weights before each distance, (2 W + 2,).
         stretch: Places of a walk whose tokens are updated together.
-        lr, lr_slope, most: As of ``train_walks``.
+        rates, most: As of ``train_walks``.
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
     """
@@ -163,7 +162,7 @@ def train_pairs(
             continue
         tokens, used = walks[b], starts[b, -1]
         contexts = order[b, starts[b, context_part] : starts[b, context_part + 1]]
-        rate = f4(lr + (index[b] - index[0]) * lr_slope)
+        rate = rates[b]
         stream = mix64(key + np.uint64(index[b]) * GOLDEN)
         while coming < last:
             # Gather: the part's tokens in a stretch, contexts of any of them in the other part, negatives from it.

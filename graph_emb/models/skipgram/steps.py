@@ -33,6 +33,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.models.schedule import share_of_step
+from graph_emb.models.settings import DecayName
 from graph_emb.models.skipgram import kernels as skipgram_kernels
 from graph_emb.models.skipgram.config import STEP_WALKS, SkipGramConfig
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks, distance_ramp, num_blocks
@@ -43,38 +45,50 @@ from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.transport.base import Reach, Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
+POINTS = 1025  # at which a schedule of rates is told
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
 PART_WALKS, PART_TOKENS = 32, 1280  # the least size of a step's part: enough work for a thread
 MOST_PARTS = 16  # of a step: each pulls its rows and sums their gradients by itself
 
 
-class LinearDecay:
+class WalkRates:
     """The learning rate as a function of the number of trained walks.
 
+    The schedule is told at ``POINTS`` numbers of walks and is straight between them, whatever walks are cut into.
+
     Args:
-        first: The initial rate.
-        total: Walks of the whole training, at whose end the rate is 0; None: it is constant.
+        first: The rate from which it falls.
+        total: Walks of the whole training.
+        decay, warmup: See ``share_of_step``.
     """
 
-    def __init__(self, first: float, total: int | None) -> None:
-        self.first = first
-        self.slope = 0.0 if total is None else -first / total
+    def __init__(self, first: float, total: int, decay: DecayName = "linear", warmup: float = 0.0) -> None:
+        self.first, self._stays = first, decay == "none" and not warmup
+        total = max(1, total)
+        rise = (warmup * total,) if warmup else ()
+        self._walks = np.unique([*np.linspace(0, total, POINTS), *(walk + off for walk in rise for off in (-1, 0))])
+        self._walks = self._walks[self._walks >= 0]
+        self._rates = np.array([first * share_of_step(decay, warmup, walk, total) for walk in self._walks])
 
     def at(self, done: int) -> float:
         """The rate of the walk after ``done`` others."""
-        return max(0.0, self.first + done * self.slope)
+        return float(np.interp(done, self._walks, self._rates))
+
+    def of(self, done: np.ndarray) -> np.ndarray:
+        """The rates of walks after others, (B,) to (B,), float32."""
+        return np.interp(done, self._walks, self._rates).astype(np.float32)
 
     def apply_to(self, optimizer: SparseOptimizer, done: int) -> None:
         """Set the rate of all groups, unless it stays as it is."""
-        if self.slope:
+        if not self._stays:
             for group in optimizer.param_groups:
                 group["lr"] = self.at(done)
 
 
 def learning_rate(
     config: SkipGramConfig, optimizer: SparseOptimizer | None, sampler: PartitionedWalkSampler
-) -> LinearDecay:
-    """The schedule of the recipe's rule, or of a given optimizer, whose rate falls only if ``lr_decay`` is linear.
+) -> WalkRates:
+    """The schedule of the recipe's rule, or of a given optimizer, whose rate falls only if ``lr_decay`` says so.
 
     Every rank calls it.
     """
@@ -83,8 +97,8 @@ def learning_rate(
         first = config.first_lr
         if config.rate_follows_walks:
             first = config.rate_share * rate_of_sampler(sampler, config.epochs)
-        return LinearDecay(first, total_walks if config.decays else None)
-    return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
+        return WalkRates(first, total_walks, config.decay, config.warmup)
+    return WalkRates(optimizer.param_groups[0]["lr"], total_walks, config.lr_decay or "none", config.warmup)
 
 
 def rate_of_sampler(sampler: PartitionedWalkSampler, epochs: int) -> float:
@@ -190,8 +204,7 @@ class Kernel:
         negatives: np.ndarray,
         tables: Pair,
         outs: Pair,
-        lr: float,
-        lr_slope: float,
+        rates: np.ndarray,
         most: float,
         index: np.ndarray,
         far: Pair | None = None,
@@ -199,7 +212,7 @@ class Kernel:
         """See ``skipgram_kernels.train_walks``; without ``far`` all rows are in the tables."""
         kinds = self.kinds(walks)
         drawing = (kinds.places, kinds.drawn, kinds.shares(self._config.num_negatives))
-        rate = (*drawing, lr, lr_slope, np.float32(most))
+        rate = (*drawing, rates, np.float32(most))
         rest = far or (tables[0][:0], tables[1][:0])
         return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
 
@@ -218,7 +231,7 @@ class InPlaceSteps:
     """
 
     def __init__(
-        self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
+        self, model: SkipGram, negatives: NegativeSampler, decay: WalkRates, pool: ThreadPoolExecutor, threads: int
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self.size, self.optimizer = 1, None
@@ -240,8 +253,8 @@ class InPlaceSteps:
         def part(low: int, high: int) -> tuple[float, float]:
             walks, index = batch.walks[low:high], batch.index[low:high]
             drawn = self._kernel.draw(walks, batch.epoch, index)
-            rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
-            return self._kernel.run(walks, drawn, self._tables, self._tables, *rate, index)
+            rates = self._decay.of(batch.begun + index)
+            return self._kernel.run(walks, drawn, self._tables, self._tables, rates, MOST_CHANGE, index)
 
         return in_parts(part, len(batch.walks), self._pool, self._threads)
 
@@ -274,7 +287,7 @@ class GradientSteps:
         self,
         model: SkipGram,
         negatives: NegativeSampler,
-        decay: LinearDecay,
+        decay: WalkRates,
         optimizer: SparseOptimizer,
         pool: ThreadPoolExecutor,
         threads: int,
@@ -322,7 +335,12 @@ class GradientSteps:
         values = [table.detach().contiguous().numpy() for table in pulled]
         sums = [np.zeros_like(table) for table in values]
         tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
-        return sums, self._kernel.run(walks, negatives, tables, outs, -1.0, 0.0, np.inf, index)
+        return sums, self._kernel.run(walks, negatives, tables, outs, gradient_rates(len(walks)), np.inf, index)
+
+
+def gradient_rates(num_walks: int) -> np.ndarray:
+    """The rates by which the kernel's steps are gradients, (B,)."""
+    return np.full(num_walks, -1.0, np.float32)
 
 
 class AutogradSteps(GradientSteps):

@@ -31,10 +31,10 @@ from graph_emb.models.skipgram.steps import (
     AutogradSteps,
     GradientSteps,
     InPlaceSteps,
-    LinearDecay,
     PacedSteps,
     Steps,
     WalkBatch,
+    WalkRates,
     learning_rate,
 )
 from graph_emb.models.tables import Table
@@ -201,7 +201,7 @@ def choose_steps(
     sampler: Sampler,
     model: SkipGram,
     negatives: NegativeSampler,
-    decay: LinearDecay,
+    decay: WalkRates,
     optimizer: SparseOptimizer | None,
     pool: ThreadPoolExecutor,
     threads: int,
@@ -219,7 +219,7 @@ def choose_steps(
         size = episode_walks(config, model.num_nodes, sampler.walk_length, total_walks)
         return BucketSteps(model, negatives, decay, pool, threads, sampler.num_walks_per_epoch, size, seed)
     shared = in_place and InPlaceSteps.fits(model)
-    together = walks_together(model, ranks, sampler.walk_length, total_walks, decay.at(0), shared=shared)
+    together = walks_together(model, ranks, sampler.walk_length, total_walks, decay.first, shared=shared)
     if shared:
         alone = InPlaceSteps(model, negatives, decay, pool, threads)
         return PacedSteps(alone, transport, together) if ranks > 1 else alone

@@ -185,7 +185,8 @@ def test_rates_of_tables_and_networks_follow_the_schedule_step_by_step(
     total = len(told)
     assert total > 3, "several steps an epoch"
     for number, rates in enumerate(told):
-        share = share_of_rate("linear", 0.25, (number + (number < 0.25 * total)) / total)
+        done = min(number + 1, 0.25 * total) if number < 0.25 * total else number
+        share = share_of_rate("linear", 0.25, done / total)
         assert rates == pytest.approx([0.02 * share] + [0.05 * share] * (len(rates) - 1))
 
 

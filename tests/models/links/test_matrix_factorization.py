@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -72,6 +74,19 @@ def test_the_seed_decides_the_rows_too() -> None:
     weights = [table.weight[torch.arange(60)] for table in tables]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_every_schedule_makes_other_rows_and_another_predictor() -> None:
+    _, split = two_groups()
+    short = SMALL.replace(epochs=4, eval_every=1, batch_size=100)
+    schedules = [{}, {"lr_decay": "linear"}, {"lr_decay": "cosine"}, {"warmup": 0.5}, {"lr_decay": "plateau"}]
+    found = []
+    for schedule in schedules:
+        config = MatrixFactorizationConfig(dim=4, lr=0.1, **schedule)
+        embedding, result = train_matrix_factorization(split, 60, config, short)
+        found.append((embedding.weight[torch.arange(60)], next(result.predictor.parameters()).detach()))
+    for one, other in itertools.combinations(found, 2):
+        assert not any(torch.allclose(a, b, atol=1e-4) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("change", [{"dim": 0}, {"std": -1.0}, {"lr": float("inf")}])

@@ -23,6 +23,7 @@ from graph_emb.models.links.training import (
     train_link_predictor,
     with_negatives,
 )
+from graph_emb.models.schedule import RateSchedule
 from graph_emb.sampling.negatives import NonEdges
 
 SMALL = LinkPredictorConfig(
@@ -79,6 +80,9 @@ def test_dropout_keeps_the_mean_of_an_activation() -> None:
     assert torch.allclose(predictor.eval()(ones, pairs[:3]), torch.ones(3))
 
 
+STEADY = link_predictor._Rates(RateSchedule(), [], 1)
+
+
 def test_the_first_loss_is_ogbs_formula() -> None:
     embeddings, split = two_groups()
     config = SMALL.replace(dropout=0.0, batch_size=400, epochs=1, eval_every=1, lr=1e-12)
@@ -88,7 +92,7 @@ def test_the_first_loss_is_ogbs_formula() -> None:
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     rows = FrozenRows(embeddings)
     generator = torch.Generator().manual_seed(0)
-    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
+    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator, STEADY)
     generator.manual_seed(0)
     torch.randperm(len(edges), generator=generator)
     positive = torch.sigmoid(score_links(predictor, rows, edges))
@@ -148,7 +152,7 @@ def test_the_loss_of_several_negatives_is_that_of_the_edges_they_belong_to() -> 
     predictor, rows = LinkPredictor(8, config, seed=0), FrozenRows(embeddings)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     generator = torch.Generator().manual_seed(0)
-    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
+    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator, STEADY)
     generator.manual_seed(0)
     order = torch.randperm(len(edges), generator=generator)
     positive = score_links(predictor, rows, edges[order])
@@ -288,6 +292,40 @@ def test_drawn_targets_keep_the_source() -> None:
     pairs = drawn("targets", [3, 1] * 50)
     assert pairs[:, 0].tolist() == [0, 1] * 50
     assert set(pairs[:, 1].tolist()) == set(range(8))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_targets_in_batch_are_those_of_other_edges_of_the_step(count: int) -> None:
+    edges = torch.stack([torch.arange(50), torch.arange(50) + 100], dim=1)
+    split = {"train": {"edge": edges.numpy()}}
+    draw, generator = negative_draw("in_batch", split, 150), torch.Generator().manual_seed(0)
+    numbers = torch.arange(10, 20)
+    drawn = torch.cat([with_negatives(draw, numbers, edges[numbers], count, generator)[:, 1:] for _ in range(200)])
+    assert torch.equal(drawn[..., 0], numbers.repeat(200)[:, None].expand(-1, count))
+    assert not (drawn[..., 1] - 100 == drawn[..., 0]).any()
+    shares = torch.bincount(drawn[drawn[..., 0] == 12][:, 1] - 110, minlength=10) / (200 * count)
+    assert shares[2] == 0
+    assert shares[torch.arange(10) != 2].tolist() == pytest.approx([1 / 9] * 9, abs=0.1)
+
+
+def test_an_edge_alone_in_its_step_is_told_from_targets_of_all_edges() -> None:
+    draw = negative_draw("in_batch", SPLIT, 8)
+    one = torch.from_numpy(EDGES[:1])
+    drawn = torch.cat([draw(torch.tensor([0]), one, torch.Generator().manual_seed(seed)) for seed in range(40)])
+    assert set(drawn[:, 0].tolist()) == {int(one[0, 0])}
+    assert set(drawn[:, 1].tolist()) == set(EDGES[:, 1].tolist())
+
+
+def test_rates_follow_a_schedule_each_from_its_own_first_value() -> None:
+    optimizers = [torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr) for lr in (0.4, 0.04)]
+    rates, seen = link_predictor._Rates(RateSchedule(lr_decay="linear"), [*optimizers, None], 4), []
+    for _ in range(4):
+        rates.set_next()
+        seen.append([optimizer.param_groups[0]["lr"] for optimizer in optimizers])
+    assert np.allclose(seen, [[0.4, 0.04], [0.3, 0.03], [0.2, 0.02], [0.1, 0.01]])
+    rates.plateau.reduce()
+    rates.set_next()
+    assert optimizers[0].param_groups[0]["lr"] == 0.0
 
 
 def test_targets_by_degree_follow_its_power() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from graph_emb.graph.csr import Graph
-from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, WalkRates
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
 from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
@@ -56,7 +56,7 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
         options = (config.shared_negatives, config.remote_negatives)
         near = [NearNegativeSampler(negatives, (int(own[0]), int(own[-1]) + 1), *options) for own in owned]
         kernels = [Kernel(config, sampler) for sampler in near]
-    decay = LinearDecay(config.first_lr, len(walks))
+    decay = WalkRates(config.first_lr, len(walks))
     step = config.exchange_walks * world_size
     late = bool(config.overlap)
     seen = [table.copy() for table in tables]  # rows as others get them in the next interval
@@ -77,9 +77,7 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
                 pair = (copies[0], copies[-1])
                 pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
                 drawn = kernels[rank].draw(walks[index], 0, index, pool)
-                kernels[rank].run(
-                    walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index
-                )
+                kernels[rank].run(walks[index], drawn, pair, pair, decay.of(index), MOST_CHANGE, index)
             changes = [copy - view for copy, view in zip(copies, views, strict=True)]
             for table, change in zip(tables, changes, strict=True):
                 table += np.where(own, change, 0)

@@ -12,7 +12,7 @@ import torch
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps
-from graph_emb.models.skipgram.steps import InPlaceSteps, LinearDecay, WalkBatch
+from graph_emb.models.skipgram.steps import InPlaceSteps, WalkBatch, WalkRates
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, train_skipgram
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
@@ -44,7 +44,7 @@ def in_turns(transport: Any, tables: int) -> list[torch.Tensor]:
     (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
     negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
     with ThreadPoolExecutor(1) as pool:
-        steps = InPlaceSteps(model, negatives, LinearDecay(0.1, len(walks)), pool, 1)
+        steps = InPlaceSteps(model, negatives, WalkRates(0.1, len(walks)), pool, 1)
         for turn, low in enumerate(range(0, len(walks), PIECE)):
             if turn % transport.world_size == transport.rank:
                 index = np.arange(low, min(low + PIECE, len(walks)))

@@ -28,7 +28,8 @@ def trained_by_kernel(
     pair = (tables[0], tables[-1])
     kernel = Kernel(config, NegativeSampler(DEGREES, seed=1))
     index = first + np.arange(len(WALKS))
-    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, index), pair, pair, lr, slope, most, index)]
+    rates = (lr + slope * np.arange(len(WALKS))).astype(np.float32)
+    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, index), pair, pair, rates, most, index)]
 
 
 @pytest.mark.parametrize("tables", [1, 2])
@@ -123,18 +124,19 @@ def test_frequent_tokens_are_dropped_by_their_chance_and_gaps_closed() -> None:
     np.testing.assert_array_equal(later, walks[3000:])
 
 
-def test_the_rate_falls_by_the_walks_between_two_of_a_rank() -> None:
+def test_each_walk_has_its_own_rate() -> None:
     config = SkipGramConfig(dim=4, window=2, shared_negatives=SHARED)
     kernel = Kernel(config, NegativeSampler(DEGREES, seed=1))
     start = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
     index = np.array([5, 25, 31])
     together, alone = start.copy(), start.copy()
     drawn = kernel.draw(WALKS[:3], 0, index)
-    kernel.run(WALKS[:3], drawn, tuple(together), tuple(together), 0.1, -0.002, np.inf, index)
-    for b, rate in enumerate((0.1, 0.06, 0.048)):
+    rates = np.array([0.1, 0.06, 0.048], np.float32)
+    kernel.run(WALKS[:3], drawn, tuple(together), tuple(together), rates, np.inf, index)
+    for b in range(3):
         own = slice(b, b + 1)
-        kernel.run(WALKS[own], drawn[own], tuple(alone), tuple(alone), rate, 0.0, np.inf, index[own])
-    np.testing.assert_allclose(together, alone, rtol=1e-5)
+        kernel.run(WALKS[own], drawn[own], tuple(alone), tuple(alone), rates[own], np.inf, index[own])
+    np.testing.assert_array_equal(together, alone)
     assert np.abs(together - start).max() > 1e-2
 
 
@@ -145,6 +147,7 @@ def test_rows_past_the_table_are_trained_in_the_far_one() -> None:
     own, far = whole[:, :4].copy(), whole[:, 4:].copy()
     index = np.arange(4)
     drawn = kernel.draw(WALKS, 0, index)
-    rest = (WALKS, drawn, tuple(own), tuple(own), 0.1, 0.0, np.inf, index, tuple(far))
-    assert kernel.run(*rest) == kernel.run(WALKS, drawn, tuple(whole), tuple(whole), 0.1, 0.0, np.inf, index)
+    rates = np.full(4, 0.1, np.float32)
+    rest = (WALKS, drawn, tuple(own), tuple(own), rates, np.inf, index, tuple(far))
+    assert kernel.run(*rest) == kernel.run(WALKS, drawn, tuple(whole), tuple(whole), rates, np.inf, index)
     np.testing.assert_array_equal(np.concatenate([own, far], axis=1), whole)

@@ -14,7 +14,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import LINE_LR, LineConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
-from graph_emb.models.skipgram.steps import Kernel
+from graph_emb.models.skipgram.steps import Kernel, gradient_rates
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walks import EdgeSampler
@@ -53,7 +53,7 @@ def test_the_gradient_is_that_of_the_formula(order: str, directed: bool) -> None
     sums = [np.zeros_like(table) for table in tables]
     kernel, index = Kernel(config, NegativeSampler(np.ones(5), seed=1)), np.arange(5)
     drawn = kernel.draw(EDGES, 0, index)
-    kernel.run(EDGES, drawn, (tables[0], tables[-1]), (sums[0], sums[-1]), -1.0, 0.0, np.inf, index)
+    kernel.run(EDGES, drawn, (tables[0], tables[-1]), (sums[0], sums[-1]), gradient_rates(len(index)), np.inf, index)
     expected = reference(tables[0], tables[-1], drawn, directed=directed)
     if order == "first":  # one table: both sides of the gradient land in it
         np.testing.assert_allclose(sums[0], expected[0] + expected[1], rtol=1e-4, atol=1e-5)

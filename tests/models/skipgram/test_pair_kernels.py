@@ -48,7 +48,7 @@ def trained(
         sides += [table, 5 - np.arange(low, high), low]
     drawn, weight, key = NEGATIVES.num_drawn[bucket[1]], NEGATIVES.weights[bucket[1]], NEGATIVES.key(2, *bucket)
     drawing = (*NEGATIVES.tables(bucket[1]), drawn, np.float32(3) * weight, key)
-    rate = (LR, SLOPE, np.float32(most))
+    rate = ((LR + SLOPE * np.arange(4)).astype(np.float32), np.float32(most))
     by_part = np.full(WALKS.shape, -1, np.int32), np.empty((4, 3), np.int32)
     sort_by_part(WALKS, BOUNDS, *by_part)
     return train_pairs(WALKS, np.arange(4), *by_part, *bucket, *sides, *drawing, *ramp_of(window), stretch, *rate)

@@ -14,6 +14,7 @@ import torch
 from graph_emb.core import progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.models.schedule import share_of_step
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.models.skipgram.config import DEFAULT_LR
 from graph_emb.models.skipgram.model import cut_blocks
@@ -23,6 +24,7 @@ from graph_emb.models.skipgram.steps import (
     InPlaceSteps,
     Kernel,
     WalkBatch,
+    WalkRates,
     localize,
     part_walks,
 )
@@ -177,6 +179,27 @@ def test_the_learning_rate_falls_linearly_to_zero_over_all_epochs() -> None:
     assert train_skipgram(sampler(), constant, progress=False).history[-1].lr == 0.04
 
 
+@pytest.mark.parametrize("how", [{}, {"rule": "adagrad", "lr_decay": "cosine"}, {"buckets": 2}], ids=str)
+def test_the_learning_rate_rises_and_falls_along_a_cosine(how: dict[str, Any]) -> None:
+    lines: list[SkipGramProgress] = []
+    config = SkipGramConfig(**{**vars(SMALL), "epochs": 4, "lr": 0.04, "lr_decay": "cosine", "warmup": 0.5, **how})
+    trained = train_skipgram(sampler(), config, progress=False, on_epoch=lines.append)
+    expected = [0.04 * (720 + 1) / 1440, 0.04, 0.02, 0.0]
+    np.testing.assert_allclose([line.lr for line in lines], expected, rtol=1e-5, atol=1e-9)
+    straight = train_skipgram(sampler(), config.replace(lr_decay="linear", warmup=0.0), progress=False)
+    assert not np.allclose(trained.embeddings(), straight.embeddings(), atol=1e-3)
+
+
+def test_rates_of_walks_are_those_of_the_schedule() -> None:
+    for decay, warmup in (("linear", 0.0), ("cosine", 0.25), ("none", 0.3), ("linear", 1e-6)):
+        rates = WalkRates(0.2, 300_000, decay, warmup)
+        done = np.array([0, 1, 7, 29_999, 74_999, 75_000, 200_000, 299_999])
+        wanted = [0.2 * share_of_step(decay, warmup, int(walk), 300_000) for walk in done]
+        np.testing.assert_allclose(rates.of(done), wanted, rtol=2e-6, atol=1e-7)
+        assert [rates.at(int(walk)) for walk in done] == pytest.approx(wanted, rel=2e-6, abs=1e-7)
+    assert WalkRates(0.2, 10).at(25) == 0.0
+
+
 def test_an_optimizers_rate_falls_only_where_told() -> None:
     for decay, last in (("linear", 0.1 * 1 / 24), (None, 0.1)):
         model = SkipGram(24, SkipGramConfig(**{**vars(SMALL), "lr_decay": decay, "batch_size": 1}))
@@ -291,7 +314,8 @@ def test_the_bar_shows_rate_loss_and_memory(
         ({"tables": 3}, "tables = 3"),
         ({"rule": "adagard"}, "did you mean 'adagrad'"),
         ({"window_weighting": "linaer"}, "did you mean 'linear'"),
-        ({"lr_decay": "cosine"}, "lr_decay = 'cosine'"),
+        ({"lr_decay": "plateau"}, "lr_decay = 'plateau'"),
+        ({"warmup": 1.0}, "warmup = 1.0"),
         ({"path": "fused"}, "path = 'fused'"),
     ],
 )

@@ -13,7 +13,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks
-from graph_emb.models.skipgram.steps import Kernel
+from graph_emb.models.skipgram.steps import Kernel, gradient_rates
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.metapath_walks import Metapath, MetapathGraph, MetapathSampler, node_kinds, step_arcs
 from graph_emb.sampling.negatives import TypedNegativeSampler
@@ -37,7 +37,7 @@ def test_negatives_count_for_contexts_of_their_own_type_only(block: int) -> None
     kernel, index = Kernel(config, negatives), np.arange(3)
     drawn = kernel.draw(WALKS, 0, index)
     sums = np.zeros_like(x), np.zeros_like(c)
-    kernel.run(WALKS, drawn, (x, c), sums, -1.0, 0.0, np.inf, index)
+    kernel.run(WALKS, drawn, (x, c), sums, gradient_rates(len(index)), np.inf, index)
     expected = np.zeros_like(x), np.zeros_like(c)
     for walk, of_walk in zip(WALKS, drawn.reshape(3, -1, 5), strict=True):
         for i, token in enumerate(walk[walk >= 0]):
