@@ -26,6 +26,7 @@ from partition.cli import add_arguments as add_partition_arguments
 MODELS_HELP = (
     "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn, sage, netmf or prone"
 )
+PRESET_HELP = "settings of MODEL that were chosen on a data set, such as codex_s; train MODEL --help names them"
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
@@ -224,6 +225,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
     recipe = "a published recipe in place of model and data set, such as ogbl-ddi/deepwalk; key=value changes it"
     parser.add_argument("--recipe", metavar="NAME", help=recipe)
+    parser.add_argument("--preset", metavar="NAME", help=PRESET_HELP)
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
@@ -239,6 +241,7 @@ def _train(parser: Parser) -> None:
 
 def _estimate(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
+    parser.add_argument("--preset", metavar="NAME", help=PRESET_HELP)
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seconds", metavar="S", type=float, help="of training to measure; default: 8")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")

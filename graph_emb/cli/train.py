@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.parser import TRAIN_FLAGS
-from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, preset, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import importing
 from graph_emb.core.progress import on_terminal
@@ -194,8 +194,8 @@ def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
-    """The configuration of a command line: recipe or --config < flags < key=value."""
-    layers: list[dict[str, Any]] = []
+    """The configuration of a command line: recipe, preset or --config < flags < key=value."""
+    layers = [] if args.preset is None else [_preset(args)]
     if args.from_run is not None:
         layers = [_continued(args)]
     elif args.recipe is not None:
@@ -215,6 +215,17 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if not any("model" in layer for layer in layers):
         raise ConfigError(f"no model: write graph-emb train NAME, or --config FILE; names: {', '.join(MODELS)}")
     return config_from(*layers)
+
+
+def _preset(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of --preset, of the model that is named beside it."""
+    given = {"--config": args.config, "--recipe": args.recipe, "--from": args.from_run}
+    for flag, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--preset {args.preset} and {flag} {value}: both say all settings; give one of them")
+    if args.model is None:
+        raise ConfigError(f"--preset {args.preset} is a model's; write graph-emb train MODEL --preset {args.preset}")
+    return preset(args.model, args.preset)
 
 
 def _continued(args: argparse.Namespace) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from graph_emb.config.merge import (
     read_config_file,
     section_from,
 )
+from graph_emb.config.presets import PRESETS, preset
 from graph_emb.config.schema import MODELS, DatasetSection, EvaluateSection, OutputSection, RunConfig, TrainSection
 
 __all__ = [
     "MODELS",
+    "PRESETS",
     "DatasetSection",
     "EvaluateSection",
     "OutputSection",
@@ -23,6 +25,7 @@ __all__ = [
     "fields_of",
     "parse_override",
     "place_key",
+    "preset",
     "read_config_file",
     "section_from",
 ]

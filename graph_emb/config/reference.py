@@ -17,6 +17,7 @@ import annotated_types as limits
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from graph_emb.config.presets import PRESETS
 from graph_emb.config.schema import MODELS, RunConfig
 from graph_emb.models.settings import ModelSettings, paths_of
 
@@ -56,7 +57,8 @@ def settings_of(model: str) -> list[Setting]:
 def help_of(model: str) -> str:
     """The settings of a model as text for a terminal."""
     found = settings_of(model)
-    lines = [f"settings of {model}, as key=value:"]
+    lines = [f"presets of {model}, as --preset NAME: {', '.join(PRESETS[model])}", ""] if model in PRESETS else []
+    lines += [f"settings of {model}, as key=value:"]
     for setting in found:
         lines.append(f"  {setting.path}={setting.default}" + (f"  ({setting.allowed})" if setting.allowed else ""))
         lines += [f"      {line}" for line in wrap(setting.description, WIDTH - 6)]
@@ -77,9 +79,15 @@ def markdown() -> str:
     for model, settings in whole.items():
         about = cleandoc(MODELS[model].__doc__ or "").splitlines()[0]
         parts += [f"## {model}", about, _table(settings)]
+        parts += [_preset_line(name, values) for name, values in PRESETS.get(model, {}).items()]
         if without := MODELS[model].without:
             parts.append(f"Without effect, and refused: {', '.join(f'`{path}`' for path in without)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _preset_line(name: str, sections: Mapping[str, Any]) -> str:
+    words = [f"{section}.{key}={value}" for section, values in sections.items() for key, value in values.items()]
+    return f"`--preset {name}` is `{' '.join(words).replace('True', 'true')}`."
 
 
 def _table(settings: list[Setting]) -> str:

@@ -20,6 +20,7 @@ from graph_emb.run.launch import job
 from graph_emb.run.launch.command import machines_of
 from graph_emb.run.launch.watch import ProcessFailure
 from tests.cli.conftest import CliqueFiles, Outcome
+from tests.cli.test_main import refused
 
 OPENED = {"no such partition": "; give the folder or the JSON file in it\n", "holds no partition": "\n"}
 PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False, "restarts": None, "restart_wait": None}
@@ -111,3 +112,12 @@ def test_a_training_into_a_file_tells_how_far_it_is(
     told, quiet = cli(*words).err, cli("-q", *words).err
     assert re.search(r"^skip-gram: 100% .*tok/s.*loss [0-9.]+", told, re.MULTILINE)
     assert quiet == ""
+
+
+def test_flags_and_overrides_change_a_preset(cli: Callable[..., Outcome]) -> None:
+    words = ["train", "transe", "--preset", "codex_s", "--dataset", "umls", "margin=7", "train.epochs=3"]
+    found = train.config_of(parse(words)).model
+    assert (found.margin, found.epochs, found.reciprocal, found.valid_every) == (7.0, 3, True, 15)
+    refused(cli("train", "--preset", "codex_s", "--dataset", "umls"), "graph-emb train MODEL --preset codex_s")
+    refused(cli("train", "transe", "--preset", "nope", "--dataset", "umls"), "unknown preset of transe 'nope'")
+    refused(cli("train", "transe", "--preset", "codex_s", "--config", "x.yaml"), "--config x.yaml")
