@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments after the program's name; None takes those of the process.
     Returns:
-        0 on success, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
+        0 on success, 2 on bad input or a full disk or memory, 3 where a peer is lost, 130 after Ctrl-C.
     """
     return exit_code(_run, argv, "graph-emb", "use a smaller model.dim or a smaller graph")
 

@@ -42,7 +42,13 @@ class ModeError(GraphEmbError, RuntimeError):
 
 
 class PeerError(GraphEmbError, RuntimeError):
-    """Another process of the job died, hangs or does something else than this one."""
+    """Another process of the job died, hangs or does something else than this one.
+
+    Attributes:
+        final: Whether the same would happen again, because an input was refused.
+    """
+
+    final = False
 
 
 class StorageError(GraphEmbError, OSError):

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
+from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError, unknown_name
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, PEER_LOST, INTERRUPTED = 2, 3, 130
+"""Exit codes. Whoever lost a peer did nothing wrong: a launcher looks for another one to blame, and may start again."""
 SILENT_S = 2.0
 """A read that ends within this many seconds shows nothing."""
 _GIGABYTE = 1 << 30
@@ -74,7 +75,7 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
         prog: The program's name, in front of what goes to stderr.
         when_out_of_memory: The next step after a MemoryError.
     Returns:
-        That of ``run``, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
+        That of ``run``, 2 on bad input or a full disk or memory, 3 where a peer is lost, 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -106,7 +107,7 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
             if debug:
                 traceback.print_exc()
             print(f"{prog}: error: {one_line(error, when_out_of_memory)}", file=sys.stderr)
-            return BAD_INPUT
+            return code_of(error)
         except (KeyboardInterrupt, Exception) as error:
             allocation = _TORCHS_ALLOCATION.search(str(error)) if isinstance(error, RuntimeError) else None
             if allocation is not None and not debug:
@@ -118,6 +119,11 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
                 print(f"{prog}: interrupted", file=sys.stderr)
                 return INTERRUPTED
             raise
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of an error that a caller, the machine or a peer caused."""
+    return PEER_LOST if isinstance(error, PeerError) and not error.final else BAD_INPUT
 
 
 def one_line(error: BaseException, when_out_of_memory: str) -> str:

@@ -22,7 +22,7 @@ from graph_emb.config import RunConfig, config_from, parse_override, place_key
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, code_of
 from graph_emb.core.threads import MOST_THREADS, start_numba
 from graph_emb.ogb.recipes import Sections, recipes_of, rows_of, text_of
 from graph_emb.ogb.record import (
@@ -238,7 +238,7 @@ class Script:
         Args:
             argv: Words after the script's name; None takes those of the process.
         Returns:
-            0; 2 on bad input, told in one line; 130 after Ctrl-C.
+            0; 2 on bad input, 3 where a peer is lost, told in one line; 130 after Ctrl-C.
         """
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
@@ -246,7 +246,7 @@ class Script:
             self._run(args, words)
         except (GraphEmbError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            return BAD_INPUT
+            return code_of(error)
         except KeyboardInterrupt:
             print("interrupted; finished seeds are kept", file=sys.stderr)
             return INTERRUPTED

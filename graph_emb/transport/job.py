@@ -19,12 +19,25 @@ HOSTS_VARIABLE = "GRAPH_EMB_HOSTS"
 RANK, WORLD_SIZE = "RANK", "WORLD_SIZE"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """Where torch's gloo listens, by the name of a network interface."""
+MACHINES = "GRAPH_EMB_MACHINES"
+"""The machines of a job that the launcher started on several, in the order of ranks: ``10.0.0.1*4 10.0.0.2*2``."""
 WORDS = (RANK, WORLD_SIZE, "MASTER_ADDR", "MASTER_PORT")
 """The variables by which torchrun, our launcher and torch's ``env://`` tell a rank its job."""
 DGL_MODE = "DGL_DIST_MODE"
 OTHER_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec", "SLURM_STEP_NUM_TASKS": "srun"}
 """Who tells the number of processes by a variable of its own, and sets none of ``WORDS``."""
 BY_NAME = "or graph_emb.init(mode='local'), if each is to train tables of its own"
+
+
+def named(rank: int) -> str:
+    """A rank as errors name it: with its machine, where the launcher says it."""
+    left = rank
+    for word in os.environ.get(MACHINES, "").split():
+        address, _, trainers = word.rpartition("*")
+        left -= int(trainers)
+        if left < 0:
+            return f"{rank} (host {address})"
+    return str(rank)
 
 
 def choose() -> tuple[str, str]:

@@ -141,7 +141,7 @@ class ProcessGroup:
         except RuntimeError as error:
             absent = [one for one in ranks if not self.store.check([here[one]])]
             raise PeerError(
-                f"rank {rank} of {len(ranks)}: rank {', '.join(map(str, absent))} did not begin the mode within "
+                f"rank {rank} of {len(ranks)}: rank {', '.join(map(job.named, absent))} did not begin the mode within "
                 f"{self.timeout.total_seconds():g} s"
             ) from error
 
@@ -305,7 +305,7 @@ class ProcessGroup:
         """The error of a call, with the ranks that no longer answer; from here on every call fails."""
         self.fail(what, error)
         silent, heard = self._roll_call(what)
-        who = f"rank {', '.join(map(str, silent))} no longer answers" if silent else "every rank still answers"
+        who = f"rank {', '.join(map(job.named, silent))} no longer answers" if silent else "every rank still answers"
         elsewhere = [f"rank {rank} in {call}" for rank, call in sorted(heard.items()) if call != what]
         who += f" ({', '.join(elsewhere)})" if elsewhere else ""
         return PeerError(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from graph_emb.core import progress, terminal
+from graph_emb.core.errors import DataError, PeerError
 from graph_emb.core.terminal import exit_code, one_line
 from graph_emb.graph.readers import read_graph
 
@@ -91,6 +92,19 @@ def test_memory_that_ends_in_torch_is_one_line(capsys: pytest.CaptureFixture[str
     )
     with pytest.raises(RuntimeError, match="allocate memory"):
         exit_code(run, ["--debug"], "graph-emb", "")
+
+
+def test_a_lost_peer_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was that of bad input, which starts no job again."""
+    refused = PeerError("host 10.0.0.2 refused its input")
+    refused.final = True
+    for error, code in ((PeerError("rank 1 is gone"), 3), (refused, 2), (DataError("no such file"), 2)):
+
+        def run(words: list[str], error: Exception = error) -> int:
+            raise error
+
+        assert exit_code(run, [], "graph-emb", "") == code
+        assert capsys.readouterr().err == f"graph-emb: error: {error}\n"
 
 
 def test_memory_that_ends_is_one_line() -> None:

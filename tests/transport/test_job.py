@@ -290,6 +290,13 @@ def named_local() -> str:
     return ge.init(mode="local").mode
 
 
+def test_a_rank_is_named_with_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(job.MACHINES, raising=False)
+    assert job.named(2) == "2"
+    monkeypatch.setenv(job.MACHINES, "10.0.0.1*2 node-b*1")
+    assert [job.named(rank) for rank in range(4)] == ["0 (host 10.0.0.1)", "1 (host 10.0.0.1)", "2 (host node-b)", "3"]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_of_multiprocessing_says_what_it_is(alone: pytest.MonkeyPatch, method: str) -> None:
     for error in in_child(method, refusals):

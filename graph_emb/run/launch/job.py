@@ -21,7 +21,7 @@ from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.meeting import TOGETHER, Facts, Lost, met, never
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token
-from graph_emb.transport.job import INTERFACE, interface_to
+from graph_emb.transport.job import INTERFACE, MACHINES, interface_to
 
 log = logging.getLogger("graph_emb.launch")
 
@@ -65,6 +65,7 @@ def run_host(
     lost: Lost = never,
     within: float = TOGETHER,
     restart: int = 0,
+    restart_within: float = TOGETHER,
     again: Again | None = None,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
@@ -82,7 +83,7 @@ def run_host(
         environment: Further variables of every trainer.
         oversubscribe: Take more than four trainers or servers for each core.
         partition: Folder of a partition whose graph the servers hold, a part a machine, for DGL's ``DistGraph``.
-        facts, lost, within, restart: As in ``met``.
+        facts, lost, within, restart, restart_within: As in ``met``.
         again: The command of a restart, by the machines that came and its number.
     Raises:
         ConfigError: the port cannot be had, several machines have no token in common, or a machine differs from the
@@ -104,13 +105,15 @@ def run_host(
 
     cores = os.cpu_count() or 1
     per_trainer = threads or max(1, cores // hosts[index].trainers)
-    with met(machines, own_facts, lost, within, restart) as meeting:
+    with met(machines, own_facts, lost, within, restart, restart_within) as meeting:
         if meeting.restart and again is not None:
             machines = machines.only(meeting.present)
             hosts, index, command = machines.hosts, machines.index, again(machines, meeting.restart)
         variables = {**(environment or {}), TOKEN_VARIABLE: meeting.token, RESTART: str(meeting.restart)}
-        if len(hosts) > 1 and INTERFACE not in os.environ and (found := interface_to(hosts[0].address)) is not None:
-            variables[INTERFACE] = found  # for groups of a script's own, which listen at this machine's name otherwise
+        if len(hosts) > 1:
+            variables[MACHINES] = " ".join(f"{host.address}*{host.trainers}" for host in hosts)
+            if INTERFACE not in os.environ and (found := interface_to(hosts[0].address)) is not None:
+                variables[INTERFACE] = found  # for a script's own groups, which listen at this machine's name otherwise
         processes = []
         if hosts[index].servers:
             for path in left_in_shared_memory(remove=True):

@@ -31,8 +31,10 @@ TOGETHER = 300.0
 LAST_WORD = timedelta(seconds=15)
 LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
 """Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
-ERROR, TOLD = "error", "told"
-"""Facts that are not compared: why a machine cannot take part, and the word of the first machine to the others."""
+ERROR, TOLD, RESTART = "error", "told", "restart"
+"""Facts that are not compared: why a machine cannot take part, the word of the first machine to the others, and how
+often the job was started again, as far as a machine knows."""
+NOT_COMPARED = {TOLD: "", RESTART: ""}
 Facts = Callable[[], Mapping[str, Any]]
 Lost = Callable[[], "str | None"]
 _JOB = "job"
@@ -51,7 +53,12 @@ def never() -> str | None:
 
 @contextmanager
 def met(
-    machines: Machines, facts: Facts, lost: Lost = never, within: float = TOGETHER, restart: int = 0
+    machines: Machines,
+    facts: Facts,
+    lost: Lost = never,
+    within: float = TOGETHER,
+    restart: int = 0,
+    restart_within: float = TOGETHER,
 ) -> Iterator[Meeting]:
     """The meeting of a job from the moment on at which all machines are about to run the same.
 
@@ -61,8 +68,10 @@ def met(
             raises is told to all machines, each of which ends with it.
         lost: Asked while machines are missing; a text says why one will not come.
         within: Seconds in which the machines have to come.
-        restart: How often the job was started again. A restart goes on with those that came, the first one among them;
-            the others are not ``Meeting.present``.
+        restart: How often the job was started again, as far as this machine knows: one that replaces another hears it
+            here. A restart goes on with those that came, the first one among them; the others are not
+            ``Meeting.present``.
+        restart_within: ``within`` of a first machine that hears so; its own start is no reason to wait for long.
     Raises:
         ConfigError: no port or no token in common; or, a MachinesDifferError and the same on all machines, one differs
             from the first or cannot take part.
@@ -78,7 +87,7 @@ def met(
         if alone:
             raise
         own = {ERROR: one_line(error, "use fewer processes")}
-    meeting = Meeting(machines, token, within, restart)
+    meeting = Meeting(machines, token, within, restart, restart_within)
     try:
         meeting.agree(own, lost)
     except MachinesDifferError:
@@ -119,7 +128,7 @@ class Meeting:
     Args:
         machines: All of them and this one's place.
         token: The job's; what the machines say of themselves is signed with it.
-        within, restart: As in ``met``.
+        within, restart, restart_within: As in ``met``.
     Attributes:
         port: Where the store listens, on the first machine's address alone.
         told: The ``TOLD`` of the first machine, once they agree.
@@ -130,9 +139,16 @@ class Meeting:
         PeerError: the port cannot be had, or no launcher came to the first machine in time.
     """
 
-    def __init__(self, machines: Machines, token: str, within: float = TOGETHER, restart: int = 0) -> None:
+    def __init__(
+        self,
+        machines: Machines,
+        token: str,
+        within: float = TOGETHER,
+        restart: int = 0,
+        restart_within: float = TOGETHER,
+    ) -> None:
         self._machines, self.token, self.told = machines, token, ""
-        self._within, self.restart = within, restart
+        self._within, self._restart_within, self.restart = within, restart_within, restart
         self.present, self.final = list(range(len(machines.hosts))), False
         self._store: Any
         self._name, self._store = _store(machines, within)
@@ -153,7 +169,7 @@ class Meeting:
         self.told = str(own.get(TOLD, ""))
         if not self._others:
             return
-        facts = {**_this_machine(self._machines), **own}
+        facts = {**_this_machine(self._machines), **own, RESTART: self.restart}
         self._own = json.dumps(
             {name: value if isinstance(value, str) else repr(value) for name, value in facts.items()}
         )
@@ -164,8 +180,11 @@ class Meeting:
 
     def _await(self, lost: Lost) -> None:
         """Wait for the machines, of a restart those that come in time; the first one says who they are."""
-        own, deadline = self._machines.index, time.monotonic() + self._within
+        own, begun = self._machines.index, time.monotonic()
+        deadline = begun + self._within
         while self._chosen is None:
+            if own == 0 and self._hears_of_restart():
+                deadline = min(deadline, begun + self._restart_within)
             reason = self.failure() or (None if self.restart else lost())
             late, complete = time.monotonic() > deadline, len(self._facts) == len(self._machines.hosts)
             if own == 0 and (complete or (late and self.restart and own in self._facts)):
@@ -189,15 +208,27 @@ class Meeting:
             raise PeerError("the others have gone on without this machine, which came too late")
         self._others = [number for number in self.present if number != own]
 
+    def _hears_of_restart(self) -> bool:
+        """Whether another machine has come to a restart that this one did not know of, because it replaces one."""
+        found = [self._proven(number, text) for number, text in list(self._facts.items())]
+        heard = max((int(facts[RESTART]) for facts in found if facts is not None), default=0)
+        news, self.restart = heard > self.restart, max(heard, self.restart)
+        return news
+
     def _read(self, number: int, text: str) -> dict[str, str]:
         """What a machine says of itself."""
-        proof, _, said = text.partition(" ")
-        if not hmac.compare_digest(proof, self._proof(number, said)):
+        found = self._proven(number, text)
+        if found is None:
             raise PeerError(
                 f"host {self._machines.hosts[number].address} does not hold the token of this machine; set "
                 f"{TOKEN_VARIABLE} to the same value on each"
             )
-        return json.loads(said)
+        return found
+
+    def _proven(self, number: int, text: str) -> dict[str, str] | None:
+        """What a machine that holds the token says of itself."""
+        proof, _, said = text.partition(" ")
+        return json.loads(said) if hmac.compare_digest(proof, self._proof(number, said)) else None
 
     def _proof(self, number: int, said: str) -> str:
         return token_proof(self.token, f"launcher {number}".encode(), self._name.encode(), said.encode()).hex()
@@ -245,7 +276,9 @@ class Meeting:
             return
         telling = threading.Thread(target=self._tell, args=(failed, final), daemon=True)
         telling.start()
-        telling.join(LAST_WORD.total_seconds() if self._machines.index == 0 else TELL)
+        telling.join(
+            LAST_WORD.total_seconds() * (self._machines.index == 0) + TELL
+        )  # while it waits, it holds the store
         self._listening.join(TELL)
         self._store = None  # ends the first machine's server, whose port the next job may want
         if self._machines.index:
@@ -323,6 +356,6 @@ def _compare(found: Mapping[int, Mapping[str, str]], addresses: list[str]) -> No
         if ERROR in facts:
             raise MachinesDifferError(f"host {addresses[number]}: {facts[ERROR]}")
     for number, facts in found.items():
-        said = difference({**found[0], TOLD: ""}, {**facts, TOLD: ""}, addresses[0])
+        said = difference({**found[0], **NOT_COMPARED}, {**facts, **NOT_COMPARED}, addresses[0])
         if said:
             raise MachinesDifferError(f"host {addresses[number]}: {said}; nothing was started, make them equal")

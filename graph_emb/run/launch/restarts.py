@@ -61,6 +61,7 @@ def run_healing(
                 lost=never if number else lost,
                 within=restarts.wait if number else TOGETHER,
                 restart=number,
+                restart_within=restarts.wait,
                 again=of_those,
                 **options,
             )

@@ -7,9 +7,9 @@ import sys
 
 
 def main() -> int:
-    """Serve until every trainer said goodbye; one line and exit code 2 where that went wrong."""
+    """Serve until every trainer said goodbye; one line and an exit code as of a command where that went wrong."""
     from graph_emb.core.errors import GraphEmbError
-    from graph_emb.core.terminal import end_at_once
+    from graph_emb.core.terminal import code_of, end_at_once
     from graph_emb.transport import kvstore
 
     number, hosts, num_servers, num_clients, *graph = sys.argv[1:]
@@ -17,7 +17,7 @@ def main() -> int:
         kvstore.serve(int(number), hosts, int(num_servers), int(num_clients), part_config=graph[0] if graph else None)
     except (GraphEmbError, OSError) as error:
         print(f"graph-emb: server {number}: error: {error}", file=sys.stderr)
-        end_at_once(2)
+        end_at_once(code_of(error))
     return 0
 
 

@@ -21,14 +21,14 @@ import psutil
 
 from graph_emb.core.errors import PeerError
 from graph_emb.core.left_behind import shared_names_of
-from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, postponed_interrupts, raising
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, PEER_LOST, postponed_interrupts, raising
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0
 """Seconds that a process gets to end after SIGTERM, before it is killed."""
 POLL = 0.05
-LATE = 10.0
-"""Seconds that a trainer may take to end after the server that noticed it."""
+LATE, WORD = 10.0, 2.0
+"""Seconds that the one to blame may take to end after those that noticed it, and other machines to tell of theirs."""
 TAIL = 16_384
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
@@ -120,7 +120,8 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
         if any(one.plan.role == "trainer" and one.popen.returncode == INTERRUPTED for one in failed):
             raise KeyboardInterrupt  # it was told to stop by itself, not through this launcher
         if failed:
-            raise _failure(_first(_with_late_trainers(failed, left)), [one for one in left if _is_stopped(one)])
+            failed = _with_late_ones(failed, left, stop)
+            raise _failure(_first(failed), [one for one in left if _is_stopped(one)])
         left = [one for one in left if one.popen.poll() is None]
         if reason is not None:
             raise ProcessFailure(reason, 1)
@@ -147,26 +148,40 @@ def _let_trainers_stop(running: list[_Running], interrupt: KeyboardInterrupt) ->
         time.sleep(POLL)
 
 
-def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_Running]:
-    """A server ends with an error because another process went, often a trainer that is still on its way out."""
-    deadline = time.monotonic() + LATE
-    while all(one.plan.role == "server" and one.popen.returncode > 0 for one in failed):
-        if time.monotonic() > deadline:
+def _with_late_ones(failed: list[_Running], left: list[_Running], stop: Callable[[], str | None]) -> list[_Running]:
+    """Those that failed, with the one to blame: it may still be on its way out, here or on another machine.
+
+    Raises:
+        ProcessFailure: another machine has told of it.
+    """
+    begun = time.monotonic()
+    while all(_noticed(one) for one in failed) and not any(_is_stopped(one) for one in left):
+        here = any(one.popen.returncode is None for one in left)
+        if time.monotonic() > begun + (LATE if here else WORD):
             break
         time.sleep(POLL)
+        reason = stop()
         failed = [one for one in left if one.popen.poll() not in (None, 0)]
+        if reason is not None and all(_noticed(one) for one in failed):
+            raise ProcessFailure(reason, 1)
     return failed
 
 
+def _noticed(one: _Running) -> bool:
+    """Whether a process ended because another one went: no server ends with an error of its own."""
+    code: int = one.popen.returncode
+    return code == PEER_LOST or (one.plan.role == "server" and code > 0)
+
+
 def _first(failed: list[_Running]) -> _Running:
-    """The one to blame: what a signal killed before what ended with an error because its peer was gone.
+    """The one to blame: what a signal killed, then what ended with an error, then what had lost its peer.
 
     Signals of a crash come last among the signals: libraries crash where a peer is gone.
     """
 
-    def order(one: _Running) -> tuple[bool, bool, bool, int]:
+    def order(one: _Running) -> tuple[bool, bool, bool, bool, int]:
         code = one.popen.returncode
-        return code > 0, -code in CRASHES, one.plan.role == "server", one.plan.rank
+        return code > 0, code == PEER_LOST, -code in CRASHES, one.plan.role == "server", one.plan.rank
 
     return min(failed, key=order)
 

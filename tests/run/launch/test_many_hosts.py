@@ -150,7 +150,7 @@ def test_a_cut_cable_becomes_an_error_on_every_host(job, mode: str) -> None:
         codes = [running.ends(number, STATED + 120) for number in range(3)]
     assert all(code != 0 for code in codes)
     texts = [running.said(number) for number in range(3)]
-    named = "rank 2 no longer answers" if mode == "collective" else "10.0.0.3"
+    named = "rank 2 (host 10.0.0.3) no longer answers" if mode == "collective" else "10.0.0.3"
     assert any(named in text for text in texts[:2]), texts
 
 
@@ -162,5 +162,5 @@ def test_a_killed_host_becomes_an_error_on_the_others(job, mode: str) -> None:
         running.launchers[1].kill()  # its trainers die with it
         codes = [running.ends(number, STATED + 120) for number in (0, 2)]
     assert all(code != 0 for code in codes)
-    named = "rank 1 no longer answers" if mode == "collective" else "ended without a goodbye"
+    named = "rank 1 (host 10.0.0.2) no longer answers" if mode == "collective" else "ended without a goodbye"
     assert any(named in running.said(number) for number in (0, 2)), running.said(0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from graph_emb.core.errors import PeerError
+from graph_emb.run.launch import meeting, watch
 from graph_emb.run.launch.meeting import met
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, Restarts
 from graph_emb.run.launch.restarts import run_healing
@@ -23,7 +25,9 @@ rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 pathlib.Path(sys.argv[1], f"{restart}-{rank}").write_text(f"{os.environ['WORLD_SIZE']} {sys.argv[2:]}")
 if restart in ("0", "1"):
     if rank == "1":
-        os.kill(os.getpid(), signal.SIGKILL) if sys.argv[2] != "refuses" else sys.exit(2)
+        if sys.argv[2] == "first":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit({"refuses": 2, "loses": 3}[sys.argv[2]])
     time.sleep(1000)  # the others wait for it
 """
 
@@ -92,6 +96,13 @@ def test_two_machines_meet_again(tmp_path: Path) -> None:
     assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
 
 
+def test_machines_that_lost_each_other_meet_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer whose peer is gone was taken for one that refused its input."""
+    monkeypatch.setattr(watch, "LATE", 0.1)
+    assert on_two_hosts(tmp_path, "loses") == [None, None]
+    assert (tmp_path / "2-0").exists()
+
+
 def test_a_machine_hears_that_the_other_one_refuses_for_good(tmp_path: Path) -> None:
     first, second = on_two_hosts(tmp_path, "refuses")
     assert "host 127.0.0.2: trainer 1" in str(first)
@@ -99,15 +110,42 @@ def test_a_machine_hears_that_the_other_one_refuses_for_good(tmp_path: Path) -> 
     assert not list(tmp_path.glob("1-*"))
 
 
-def test_a_restart_goes_on_without_a_machine_that_does_not_come() -> None:
-    with met(Machines(HOSTS, 0, free_ports(1)), dict, within=1.0, restart=1) as meeting:
-        assert (meeting.present, meeting.restart) == ([0], 1)
+def test_a_restart_goes_on_without_a_machine_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "LAST_WORD", timedelta(seconds=0.5))
+    with met(Machines(HOSTS, 0, free_ports(1)), dict, within=1.0, restart=1) as found:
+        assert (found.present, found.restart) == ([0], 1)
     assert Machines(HOSTS, 1).only([1]).ranks == range(2)
     with (
         pytest.raises(PeerError, match=r"host 127\.0\.0\.2 did not come"),
         met(Machines(HOSTS, 0, free_ports(1)), dict, within=1.0),
     ):
         pass
+
+
+def test_the_port_is_free_again_when_a_meeting_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store was held for a last word as long as the first machine waited for it to end: a restart had no port."""
+    monkeypatch.setattr(meeting, "LAST_WORD", timedelta(seconds=0.5))
+    port = free_ports(1)
+    for _ in range(2):  # nobody hears the last word of a machine that is alone
+        with pytest.raises(PeerError, match="did not come"), met(Machines(HOSTS, 0, port), dict, within=0.1):
+            pass
+
+
+def test_a_first_machine_that_is_replaced_learns_it_from_the_others() -> None:
+    """Its replacement began anew, and refused the checkpoints; it also waited as long as a first start does."""
+    port, heard = free_ports(1), {}
+    hosts = [*HOSTS, Host("127.0.0.3", 1)]
+
+    def launch(index: int, restart: int) -> None:
+        options = {"within": 60.0, "restart": restart, "restart_within": 2.0}
+        with met(Machines(hosts, index, port), dict, **options) as meeting:
+            heard[index] = (meeting.present, meeting.restart)
+
+    second = threading.Thread(target=launch, args=(1, 2), daemon=True)
+    second.start()
+    launch(0, 0)
+    second.join(60)
+    assert heard == {0: ([0, 1], 2), 1: ([0, 1], 2)}
 
 
 def test_a_replacement_learns_that_the_job_is_a_restart() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from graph_emb.core.terminal import PEER_LOST
 from graph_emb.run.launch import watch
 from graph_emb.run.launch.plan import Process
 from graph_emb.run.launch.watch import ProcessFailure, _first, _Running, last_line, run
@@ -74,6 +75,42 @@ def test_a_trainer_is_blamed_before_the_server_that_noticed_it(tmp_path: Path, m
     with pytest.raises(ProcessFailure, match=r"server 0.*trainer 4 went without a goodbye"):
         run([server, python(tmp_path, 0, WAIT)])
     assert no_child_is_left()
+
+
+LOST = f"raise SystemExit({PEER_LOST})"
+"""A trainer whose peer is gone."""
+
+
+def test_a_lost_peer_is_no_refused_input(tmp_path: Path) -> None:
+    """Both ended with exit code 2: a job whose cable was cut, or whose server was gone, was not started again."""
+    with pytest.raises(ProcessFailure) as caught:
+        run([python(tmp_path, 0, LOST)])
+    assert not caught.value.final
+    with pytest.raises(ProcessFailure) as caught:
+        run([python(tmp_path, 0, "raise SystemExit(2)")])
+    assert caught.value.final
+
+
+def test_the_one_to_blame_is_waited_for_by_those_that_lost_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal here or on another machine ends the job for good, however late it comes."""
+    monkeypatch.setattr(watch, "LATE", 60.0)
+    late = f"import os, time\nwhile os.path.getsize({str(tmp_path / 'trainer-1.log')!r}) == 0: time.sleep(0.01)\n"
+    lost = python(tmp_path, 1, f"print('rank 0 is gone', flush=True); {LOST}")
+    with pytest.raises(ProcessFailure, match=r"trainer 0 .* exit code 2") as caught:
+        run([lost, python(tmp_path, 0, late + "time.sleep(0.3); raise SystemExit(2)")])
+    assert caught.value.final
+    asked: list[float] = []
+
+    def told() -> str | None:
+        asked.append(time.monotonic())
+        return "host 10.0.0.2: trainer 3 was killed" if asked[-1] > asked[0] + 0.7 else None
+
+    monkeypatch.setattr(watch, "WORD", 60.0)
+    with pytest.raises(ProcessFailure, match=r"^host 10.0.0.2: trainer 3 was killed$"):
+        run([python(tmp_path, 1, LOST)], stop=told)
+    monkeypatch.setattr(watch, "WORD", 0.1)
+    with pytest.raises(ProcessFailure, match=r"trainer 1 .* ended with exit code 3"):
+        run([python(tmp_path, 1, LOST)])
 
 
 def test_a_stopped_process_is_blamed_before_those_that_waited_for_it(tmp_path: Path) -> None:
