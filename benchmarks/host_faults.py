@@ -289,7 +289,7 @@ def judged(
         return "the first host has not ended"
     if job.launchers[0].returncode or not (job.folder / "run").exists():
         return f"the first host ended with exit code {job.launchers[0].returncode}"
-    if not job.ends([host for host in hosts if host != fault.host or back], 60):
+    if not job.ends([host for host in hosts if host != fault.host or back], 60 + args.wait):
         return "a host has not ended"
     again = sorted(step for step, times in job.saved.items() if step <= found["kept"] and max(times) > begun)
     if again:

@@ -3,11 +3,13 @@
     python benchmarks/trainers.py --cases arxiv blogcatalog --modes collective kvstore
     python benchmarks/trainers.py --cases complex transe sage rgcn
     python benchmarks/trainers.py --cases planted --nodes 5000000 --edges 46000000 --repeats 1
+    sudo python benchmarks/trainers.py --cases arxiv --links 10gbit 1gbit
 
 Every run is a command of its own, with its defaults and without judging. The rate counts what training counts (tokens
 of walks, triples), else epochs, by the time that the run itself tells: without reading, cutting and saving. One trainer
 and several take turns; the median of the ratios of neighbouring runs counts. ``planted`` is a graph that is generated.
-Run on as many idle cores as trainers.
+With ``--links`` each of several trainers is on a host of its own, a network namespace of this machine that sends at
+most so much and shares no memory with the others. Run on as many idle cores as trainers.
 """
 
 from __future__ import annotations
@@ -21,10 +23,15 @@ import tempfile
 from pathlib import Path
 
 import graphs as generated
+import hosts_grid
 import numpy as np
 from tabulate import tabulate
 
 from graph_emb.graph.typed import EDGE_TYPE
+from graph_emb.run.cost import Link
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.netns import network
 
 CASES = {
     "arxiv": "deepwalk --dataset ogbn-arxiv model.num_walks=3",
@@ -39,15 +46,36 @@ MODES = {"collective": ["--mode", "collective"], "kvstore": ["--mode", "kvstore"
 COMMON = ["--threads", "1", "--seed", "0", "--no-eval", "--quiet", "output.report=none"]
 
 
-def rate_of(words: list[str], out: Path) -> float:
-    """Tokens, triples or epochs a second of one run; ends the benchmark where it fails."""
-    command = [sys.executable, "-m", "graph_emb", "train", *words, *COMMON, "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"graph-emb {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
+def rate_of(words: list[str], out: Path, hosts: int = 1, link: str | None = None) -> tuple[float, str]:
+    """Tokens, triples or epochs a second of one run, and of its exchange; ends the benchmark where it fails."""
+    command = ["train", *words, *COMMON, "--out", str(out)]
+    if link is None:
+        done = subprocess.run(
+            [sys.executable, "-m", "graph_emb", *command], capture_output=True, text=True, check=False
+        )
+        ended = [(done.returncode, done.stderr)]
+    else:
+        with network(hosts) as net:
+            for host in range(hosts) if link != "none" else ():
+                net.throttle(host, round(Link.parse(link).gbit * 1_000))
+            ended = hosts_grid.on_hosts(net, out.parent, command)
+    if any(code for code, _ in ended):
+        raise SystemExit(f"graph-emb {' '.join(words)}: {[said.strip().splitlines()[-1:] for _, said in ended]}")
     train = json.loads((out / "metrics.json").read_text())["train"]
     rates = [value for name, value in train.items() if name.endswith("_per_second") and value]
-    return float(rates[0] if rates else 1 / train["seconds_per_epoch"])
+    return float(rates[0] if rates else 1 / train["seconds_per_epoch"]), _exchange(train)
+
+
+def _exchange(train: dict[str, float]) -> str:
+    """Bytes, seconds and what of them was hidden, as far as a run tells them."""
+    told = []
+    if train.get("bytes_sent") and train.get("tokens"):
+        told.append(f"{train['bytes_sent'] / train['tokens']:.0f} bytes a token")
+    if train.get("exchange_seconds"):
+        told.append(
+            f"{train['exchange_seconds']:.1f} of {train['seconds']:.1f} s exchange, {train['hidden_share']:.2f} hidden"
+        )
+    return ", ".join(told)
 
 
 def write_planted(file: Path, num_nodes: int, num_edges: int) -> None:
@@ -60,16 +88,20 @@ def write_planted(file: Path, num_nodes: int, num_edges: int) -> None:
 
 def measure(case: str, modes: list[str], args: argparse.Namespace, folder: Path) -> list[list[object]]:
     """A row of the table for each mode."""
-    words = [*CASES[case].format(planted=folder / "planted.npz").split(), "--root", args.root]
-    rates: dict[str, list[float]] = {mode: [] for mode in ("one", *modes)}
+    words = [*CASES[case].format(planted=folder / "planted.npz").split(), "--root", str(Path(args.root).resolve())]
+    layouts = {(mode, link): MODES[mode] for mode in modes for link in args.links or [None]}
+    rates: dict[tuple[str, str | None], list[float]] = {layout: [] for layout in (("one", None), *layouts)}
     for repeat in range(args.repeats):
-        for mode, found in rates.items():
+        for number, ((mode, link), found) in enumerate(rates.items()):
             more = [] if mode == "one" else ["--trainers", str(args.trainers), *MODES[mode], *args.more]
-            found.append(rate_of([*words, *more], folder / f"{case}-{mode}-{repeat}"))
-            print(case, mode, repeat, f"{found[-1]:,.1f}", flush=True)
-    medians = {mode: statistics.median(found) for mode, found in rates.items()}
-    gains = {mode: float(np.median(np.divide(rates[mode], rates["one"]))) for mode in modes}
-    return [[case, mode, medians["one"], medians[mode], gains[mode]] for mode in modes]
+            rate, told = rate_of([*words, *more], folder / f"{case}-{number}-{repeat}", args.trainers, link)
+            found.append(rate)
+            print(case, mode, link or "", repeat, f"{rate:,.1f}", told, flush=True)
+    one = rates.pop(("one", None))
+    return [
+        [case, mode, link, statistics.median(one), statistics.median(own), float(np.median(np.divide(own, one)))]
+        for (mode, link), own in rates.items()
+    ]
 
 
 def main() -> None:
@@ -78,6 +110,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=["arxiv", "blogcatalog"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["collective"])
     parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--links", nargs="+", help="of hosts, such as 10gbit; none: between hosts, as fast as it goes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--root", default="../shared/data", help="folder of the data sets")
     parser.add_argument("--nodes", type=int, default=1_000_000, help="of the generated graph")
@@ -90,7 +123,8 @@ def main() -> None:
             write_planted(Path(name, "planted.npz"), args.nodes, args.edges)
         for case in args.cases:
             rows += measure(case, args.modes, args, Path(name))
-    print(tabulate(rows, ["case", "mode", "one, a second", f"{args.trainers}, a second", "gain"], floatfmt=",.2f"))
+    headers = ["case", "mode", "link", "one, a second", f"{args.trainers}, a second", "gain"]
+    print(tabulate(rows, headers, floatfmt=",.2f"))
 
 
 if __name__ == "__main__":

@@ -62,8 +62,9 @@ class Network:
         """Limit the rate of what a host sends; skips the test where there is no tc."""
         if TC is None:
             pytest.skip("a slow link needs the tc command")
-        words = ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency"]
-        subprocess.run([TC, "-n", self.hosts[number], *words, "400ms"], check=True, capture_output=True)
+        words = ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{megabits}mbit", "latency", "400ms", "burst"]
+        burst = max(65_536, 1_000 * megabits)  # of eight milliseconds: less than a tick of the kernel halves fast links
+        subprocess.run([TC, "-n", self.hosts[number], *words, str(burst)], check=True, capture_output=True)
 
 
 @contextmanager

@@ -319,11 +319,13 @@ def _store(machines: Machines, within: float) -> tuple[str, Any]:
     while True:
         said = f"nothing but a job that has ended for {within:g} s"
         try:
+            # torch's own way tries for a multiple of its timeout, and prints a trace of C++ each time
+            socket.create_connection((address, port), timeout=max(LISTEN, deadline - time.monotonic())).close()
             store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=patience)
             name = store.get(_JOB).decode()
             if name not in _over:
                 return name, store
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             said = str(error).splitlines()[0]
         if time.monotonic() > deadline:
             raise PeerError(f"nobody meets at {address}:{port}: {said}; start the first host's launcher")
