@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from graph_emb.cli.train import summary
 from graph_emb.config import config_from, parse_override
+from graph_emb.core.imports import importing
 from graph_emb.core.terminal import INTERRUPTED, say
 from graph_emb.evaluate.projection import project
 
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     config = config_from(CONFIG, parse_override(f"seed={args.seed}"))
     say(args, "graph-emb demo: handwritten digits, each joined to its nearest ones; DeepWalk learns the graph")
-    from graph_emb.run.pipeline import run as run_pipeline
+    with importing():
+        from graph_emb.run.pipeline import run as run_pipeline
 
     result = run_pipeline(
         config,

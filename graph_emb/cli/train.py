@@ -81,8 +81,9 @@ def _following(config: RunConfig) -> RunConfig:
 
 def estimate(args: argparse.Namespace) -> int:
     """Train a few seconds, print what the whole would take; --json writes it."""
-    from graph_emb.run.cost import Forecast, Link
-    from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of, estimate_on
+    with importing():
+        from graph_emb.run.cost import Forecast, Link
+        from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of, estimate_on
 
     if args.link is not None and args.num_hosts is None:
         raise ConfigError("--link has no effect without --hosts; give the number of machines")
@@ -133,10 +134,11 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
 
     Run folders and records are ``<out>/<model>/seed-<n>`` and ``seed-<n>.json`` beside it.
     """
-    from graph_emb.ogb.recipes import recipe_named
-    from graph_emb.ogb.script import RecipeRuns, check_accepted, table
-    from graph_emb.run.pipeline import PipelineResult
-    from graph_emb.run.pipeline import run as run_pipeline
+    with importing():
+        from graph_emb.ogb.recipes import recipe_named
+        from graph_emb.ogb.script import RecipeRuns, check_accepted, table
+        from graph_emb.run.pipeline import PipelineResult
+        from graph_emb.run.pipeline import run as run_pipeline
 
     dataset, model = recipe_named(args.recipe)
     out = Path(args.out or f"runs/{dataset}")
@@ -339,11 +341,12 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
 
     The finished run of a seed is kept unless ``--overwrite`` is given.
     """
-    from tabulate import tabulate
+    with importing():  # torch
+        from tabulate import tabulate
 
-    from graph_emb.run.evaluation import each_seed, summary  # here: it imports torch
-    from graph_emb.run.run_folder import read_metrics
-    from graph_emb.run.scores import scores_of
+        from graph_emb.run.evaluation import each_seed, summary
+        from graph_emb.run.run_folder import read_metrics
+        from graph_emb.run.scores import scores_of
 
     def one(seed: int) -> int:
         say(args, f"\n== seed {seed}")

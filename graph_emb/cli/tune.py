@@ -10,6 +10,7 @@ from graph_emb.cli.parser import TUNE_FLAGS
 from graph_emb.cli.train import default_folder
 from graph_emb.config import MODELS, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.imports import importing
 from graph_emb.core.terminal import INTERRUPTED, say
 from graph_emb.run.launch.command import layers_of
 
@@ -27,11 +28,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"no model: write graph-emb tune NAME, or --config FILE; names: {', '.join(MODELS)}")
     config = config_from(*layers)
     out = Path(args.out) if args.out else Path("searches") / default_folder(config).name
-    from graph_emb.tuning.search import (
-        TrialRow,
-        ranges_of,
-        tune_config,
-    )  # after the configuration: torch takes a second
+    with importing():  # after the configuration: torch takes a second
+        from graph_emb.tuning.search import TrialRow, ranges_of, tune_config
 
     def told(row: TrialRow) -> None:
         value = row.problem if row.value is None else f"{args.metric} {row.value:.4f}"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graph_emb.config import RunConfig, config_from, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import MARK
 from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
-from graph_emb.formats.embedding_files import Embeddings, load_embeddings
+
+if TYPE_CHECKING:
+    from graph_emb.formats.embedding_files import Embeddings
 
 CONFIG, METRICS, LOG = "config.yaml", "metrics.json", "metrics.jsonl"
 
@@ -121,6 +123,8 @@ def read_run(folder: str | Path) -> tuple[RunConfig, dict[str, Any], dict[str, E
     place = Path(folder).expanduser()
     if not is_run(place):
         raise ConfigError(f"{place} is no run folder: it has no {CONFIG} or no metrics.json; give the --out of a run")
+    from graph_emb.formats.embedding_files import load_embeddings  # needs torch: a launcher checks folders alone
+
     config, metrics = config_from(read_config_file(place / CONFIG)), read_metrics(place)
     tables = {name: load_embeddings(place / name if at else place) for at, name in enumerate(table_names(place))}
     return config, metrics, tables

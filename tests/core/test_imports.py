@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from graph_emb.cli.main import main
 from graph_emb.core.imports import importing, paused_collection, resolve
+from graph_emb.run.launch import meeting
+from graph_emb.run.launch.plan import Host, Machines
+from graph_emb.transport import kvstore
 
 
 def test_the_collector_rests_while_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +104,38 @@ def test_what_a_caller_froze_stays_frozen(fresh: str) -> None:
         assert gc.get_freeze_count() >= before > 0
     finally:
         gc.unfreeze()
+
+
+HEAVY: dict[str, Callable[[], Any]] = {
+    "graph_emb.ogb.script": lambda: main(["train", "--recipe", "ogbl-ddi/deepwalk"]),
+    "graph_emb.run.estimate": lambda: main(["estimate", "deepwalk", "--dataset", "karate"]),
+    "graph_emb.run.evaluation": lambda: main(["train", "deepwalk", "--dataset", "karate", "--seeds", "0-1"]),
+    "graph_emb.run.pipeline": lambda: main(["demo", "--out", "unused"]),
+    "graph_emb.tuning.search": lambda: main(["tune", "deepwalk", "--dataset", "karate"]),
+    "graph_emb.transport.kvstore.client": lambda: kvstore.connect(hosts=["127.0.0.1:1"]),
+    "graph_emb.transport.kvstore.server": lambda: kvstore.serve(0, ["127.0.0.1:1"]),
+    "torch.distributed": lambda: meeting.Meeting(Machines([Host("127.0.0.1", 1, 0)], 0, 0), "token"),
+}
+"""What imports torch as one of the first things, and what begins it."""
+
+
+class Asked(Exception):
+    """A module was about to be imported."""
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_whatever_imports_torch_first_lets_the_collector_rest(heavy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes looked through torch's objects four times at their start, .5 s, and servers as often, .3 s."""
+
+    class Finder:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == heavy:
+                raise Asked(gc.isenabled())
+
+    parent, _, name = heavy.rpartition(".")
+    monkeypatch.delattr(sys.modules.get(parent, object()), name, raising=False)
+    monkeypatch.delitem(sys.modules, heavy, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.raises(Asked) as error:
+        HEAVY[heavy]()
+    assert error.value.args == (False,)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError, difference
+from graph_emb.core.imports import importing
 from graph_emb.core.terminal import one_line
 from graph_emb.run.launch.plan import Machines
 from graph_emb.run.machine import versions
@@ -300,7 +301,8 @@ class Meeting:
 
 def _store(machines: Machines, within: float) -> tuple[str, Any]:
     """The name of a job and its store, whose server is the first machine's launcher."""
-    from torch.distributed import TCPStore
+    with importing():
+        from torch.distributed import TCPStore
 
     address, port, patience = machines.hosts[0].address, machines.port, timedelta(seconds=within)
     if machines.index == 0:

@@ -3,6 +3,8 @@ launcher; PARTITION is DGL's JSON of the graph that it holds too."""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 
@@ -12,6 +14,7 @@ def main() -> int:
     from graph_emb.core.terminal import code_of, end_at_once
     from graph_emb.transport import kvstore
 
+    atexit.register(gc.freeze)  # the end of a process looks for garbage in all of torch and DGL
     number, hosts, num_servers, num_clients, *graph = sys.argv[1:]
     try:
         kvstore.serve(int(number), hosts, int(num_servers), int(num_clients), part_config=graph[0] if graph else None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.imports import importing, resolve
 from graph_emb.transport import job
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ RANK_VARIABLE = job.RANK
 
 def serve(*args: Any, **options: Any) -> None:
     """Run one server until every trainer said goodbye; see ``graph_emb.transport.kvstore.server.serve``."""
-    from graph_emb.transport.kvstore.server import serve as run
-
-    run(*args, **options)
+    resolve("graph_emb.transport.kvstore.server:serve")(*args, **options)
 
 
 def connect(
@@ -92,9 +91,10 @@ def connect(
 
         checked_wire(wire_dtype)  # and nothing travels
         return StandaloneTransport()
-    from graph_emb.transport.kvstore.client import KVStoreTransport
-    from graph_emb.transport.kvstore.layout import read_hosts
-    from graph_emb.transport.kvstore.session import AttachedSession, GuardedSession
+    with importing():
+        from graph_emb.transport.kvstore.client import KVStoreTransport
+        from graph_emb.transport.kvstore.layout import read_hosts
+        from graph_emb.transport.kvstore.session import AttachedSession, GuardedSession
 
     if attached:
         session = AttachedSession(answer_timeout, barrier_timeout)
