@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -84,36 +84,25 @@ def test_launched_by_dgl(parts: dict[str, Path], tmp_path: Path, job: str) -> No
     judge(said[:2], JOBS[job][2])
 
 
-def on_hosts(net: Network, folder: Path, processes: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
-    """What each process printed; every one must end with 0.
+def on_hosts(net: Network, folder: Path, words: list[str]) -> None:
+    """The launcher of each host, which must end with 0.
 
-    Args:
-        processes: The host, arguments of Python, and environment variables of each. DGL's servers share columns with
-            trainers by names in /dev/shm, so a host's processes have one of their own.
+    DGL's servers share columns with trainers by names in /dev/shm, so a host's processes have one of their own.
     """
-    shared = "mount -t tmpfs none /dev/shm && exec"
-    started = []
-    for host in range(len(net.hosts)):
-        own = [(command, more) for number, command, more in processes if number == host]
-        lines = []
-        for place, (command, more) in enumerate(own):
-            words = [*(f"{name}={value}" for name, value in more.items()), sys.executable, *command]
-            lines.append(f'env {shlex.join(words)} > {folder}/host-{host}-{place} 2>&1 & pids="$pids $!"')
-        script = "\n".join([*lines, "for pid in $pids; do wait $pid || exit 1; done"])
-        started.append(
-            subprocess.Popen(
-                net.on(host, ["unshare", "--mount", "sh", "-c", f'{shared} sh -c "$1"', "sh", script]), cwd=folder
-            )
-        )
+    own_memory = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+    environment = {**os.environ, "GRAPH_EMB_TOKEN": new_token()}
+    started, files = [], [folder / f"host-{host}" for host in range(len(net.hosts))]
+    for host, file in enumerate(files):
+        command = net.on(host, [*own_memory, sys.executable, "-m", "graph_emb", *words])
+        with file.open("wb") as stream:
+            started.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=stream, stderr=stream))
     try:
         codes = [process.wait(LIMIT) for process in started]
     finally:
         for process in started:
             process.kill()
             process.wait()
-    said = [file.read_text(errors="replace") for file in sorted(folder.glob("host-*"))]
-    assert codes == [0, 0], "\n".join(said)
-    return said
+    assert codes == [0, 0], [file.read_text(errors="replace") for file in files]
 
 
 @pytest.mark.parametrize("job", ["classes", "links", "entities"])
@@ -121,20 +110,9 @@ def test_two_machines_launched_by_us(parts: dict[str, Path], tmp_path: Path, job
     name = JOBS[job][2]
     with network(2) as net:
         (tmp_path / "hosts.txt").write_text("".join(f"{address} 1\n" for address in net.addresses))
-        words = [
-            "-m",
-            "graph_emb",
-            "launch",
-            "--hosts",
-            str(tmp_path / "hosts.txt"),
-            "--servers",
-            "1",
-            "--threads",
-            "1",
-        ]
+        words = ["launch", "--hosts", str(tmp_path / "hosts.txt"), "--servers", "1", "--threads", "1"]
         words += ["--partition", str(parts[f"{name}-2"]), "--logs", str(tmp_path / "logs"), "--", *JOBS[job]]
-        token = {"GRAPH_EMB_TOKEN": new_token()}
-        on_hosts(net, tmp_path, [(host, words, token) for host in range(2)])
+        on_hosts(net, tmp_path, words)
     judge([(tmp_path / "logs" / f"trainer-{rank}.log").read_text() for rank in range(2)], name)
 
 
