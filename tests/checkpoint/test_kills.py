@@ -16,6 +16,8 @@ from benchmarks.checkpoint_kills import fill, look, table
 from tests.conftest import CHECKOUT
 from tests.faults.shim import Faults, every_call
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 LIMIT = 300
 """Seconds, of a machine that is busy with other things."""
 
