@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+# Before OpenMP's library is loaded: its idle threads otherwise spin for milliseconds after each loop that they shared,
+# while those of other workers wait for a core.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 from graph_emb.transport.runtime import init, shutdown
 from tests import warm
 from tests.ranks import Ranks
