@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 # One process forks a child for each step, so that nothing is imported twice. A step is a call that reaches the disk.
 KILLED_AT_EVERY_STEP = """
-import functools, json, os, shutil, signal, sys, pathlib
+import functools, gc, json, os, shutil, signal, sys, pathlib
 import partition
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.core import storage as module
@@ -66,6 +66,8 @@ whole_old = place.with_name("old")
 if overwrite:
     build(old, overwrite=True)
     (place / "out").rename(whole_old)
+gc.collect()
+gc.freeze()  # no child looks through, and so copies, all that it shares
 found = {"killed": 0, "accepted": [], "out": []}
 last = 1
 while True:
@@ -84,7 +86,8 @@ while True:
     if os.WIFEXITED(status):
         break
     found["killed"] += 1
-    taken = {folder.name: accepted(folder) for folder in place.iterdir() if accepted(folder)}
+    judgements = {folder.name: accepted(folder) for folder in place.iterdir()}
+    taken = {name: judgement for name, judgement in judgements.items() if judgement}
     found["accepted"] += [[name, *what] for name, what in taken.items()]
     found["out"].append("out" in taken)
     last += stride
