@@ -41,10 +41,17 @@ LONGEST = [
 """Files of 20 seconds or more in a fresh clone. Workers take whole files: one that begins last is waited for by all."""
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start: a shell's background job ignores it, and so would all its children."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach what the tests start: a shell's background job ignores it, and so would all its children.
+
+    All workers fork their tests' processes from one warm process, which the first of these processes makes import.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if warm.PLACE not in os.environ:
+        server = warm.server()
+        os.environ[warm.PLACE] = server.__enter__()
+        config.add_cleanup(lambda: server.__exit__(None, None, None))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,18 +83,10 @@ def ranks() -> Iterator[Ranks]:
     made.close()
 
 
-@pytest.fixture(scope="session")
-def warm_server() -> Iterator[str]:
-    """Where the process listens from which the tests of ``warm_starts`` fork theirs."""
-    with warm.server() as place:
-        yield place
-
-
 @pytest.fixture
 def warm_starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python programs start warm (see ``tests/warm.py``), but not those of tests that are marked ``cold``."""
     if request.node.get_closest_marker("cold") is None:
-        monkeypatch.setenv(warm.PLACE, request.getfixturevalue("warm_server"))
         monkeypatch.setattr(subprocess, "Popen", warm.Popen)
 
 

@@ -27,7 +27,9 @@ MODULES = [
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",
     "pandas",
+    "pytest",
     "tabulate",
+    "tests.transport.kvstore.cluster",
     "torch._dynamo",
     "torch.distributed.run",
 ]

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
 from graph_emb.transport.process_group import SHARED_VARIABLE
+from tests import warm
 
 with_shared_memory = pytest.mark.skipif(
     os.environ.get(SHARED_VARIABLE) == "0", reason=f"ranks take sockets: {SHARED_VARIABLE}=0"
@@ -23,9 +25,10 @@ PATIENCE = 400.0
 
 def context() -> Any:
     """Forks from a process that imported torch and DGL already: a child starts in milliseconds."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tests.preloaded"])
-    return made
+    theirs: Any = forkserver._forkserver
+    if "ensure_running" not in vars(theirs):
+        theirs.ensure_running = warm.ForkServer(theirs).ensure_running
+    return multiprocessing.get_context("forkserver")
 
 
 def raised(function: Callable[..., Any], *args: Any) -> str:

@@ -21,12 +21,21 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import arbitrary_address
 from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PLACE = "GRAPH_EMB_TESTS_WARM"
 """The variable that says where the warm process listens."""
+FORK_SERVER = """
+import os
+from multiprocessing import forkserver
+listener, alive = os.dup(0), os.dup(1)
+os.dup2(2, 1)
+forkserver.main(listener, alive, [])
+"""
 AT_LOADING = (
     "DGLBACKEND",
     "DGL_LIBRARY_PATH",
@@ -159,14 +168,17 @@ def _received(here: socket.socket, size: int) -> bytes:
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """A warm process; yields where it listens. It ends, with what it started, when the context or this process does."""
+    """A process that gets warm when it is first asked for another one; yields where it listens.
+
+    It ends, with what it started, when the context or this process does.
+    """
     with tempfile.TemporaryDirectory(prefix="graph-emb-tests-") as folder:
         place = str(Path(folder, "warm"))
         environment = {**os.environ, PLACE: place, "GOMP_SPINCOUNT": "10000"}
         words = [sys.executable, "-m", "tests.warm"]
         process = Cold(words, cwd=CHECKOUT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
-            assert process.stdout.readline() == b"warm\n"
+            assert process.stdout.readline() == b"listens\n"
             yield place
         finally:
             process.stdin.close()
@@ -174,12 +186,33 @@ def server() -> Iterator[str]:
             process.stdout.close()
 
 
+class ForkServer:
+    """Instead of multiprocessing's start of its fork server, which imports all anew: that server is a warm process."""
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+        self.process: Popen | None = None
+
+    def ensure_running(self) -> None:
+        """As ``multiprocessing.forkserver.ForkServer.ensure_running``."""
+        with self.theirs._lock:
+            resource_tracker.ensure_running()
+            if self.process is not None and self.process.poll() is None:
+                return
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address := arbitrary_address("AF_UNIX"))
+                listener.listen()
+                alive, held = os.pipe()  # all clients hold the end for writing; without one the server ends
+                self.process = Popen([sys.executable, "-c", FORK_SERVER], stdin=listener, stdout=alive)
+                os.close(alive)
+            self.theirs._forkserver_address, self.theirs._forkserver_alive_fd = address, held
+
+
 def _serve() -> Callable[[], None]:
     """Fork a process for every request; returns in that process alone, with what it has to run."""
     import importlib
 
     subprocess.Popen = Popen  # type: ignore[misc]  # before the imports: torchrun keeps the name
-    importlib.import_module("tests.preloaded")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake)
@@ -188,7 +221,10 @@ def _serve() -> Callable[[], None]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ[PLACE])
         listener.listen(64)
-        os.write(1, b"warm\n")
+        os.write(1, b"listens\n")
+        if 0 in select.select([0, listener], [], [])[0]:
+            os._exit(0)
+        importlib.import_module("tests.preloaded")
         while True:
             asked = [here for here, _ in children.values() if here is not None]
             ready = select.select([0, awake, listener, *asked], [], [])[0]
