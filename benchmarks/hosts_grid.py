@@ -41,7 +41,7 @@ NETWORK = "--dim 8 model.hidden_dim=8 train.epochs=3 model.eval_every=1 train.ba
 FAMILIES = {
     "walks": WALKS,
     "line": "--dataset digits --dim 16 model.draws_per_edge=2",
-    "metapath": "--dataset dbis --dim 8 model.num_walks=2 model.walk_length=10 model.metapath=author-paper-author",
+    "metapath": "--dataset dbis --dim 8 model.num_walks=2 model.walk_length=10",
     "kge": KGE,
     "sage": f"--dataset ogbl-ddi {NETWORK}",
     "rgcn": f"--dataset ogbn-mag {NETWORK}",

@@ -446,10 +446,6 @@ class RunConfig(Settings):
             raise ValueError(
                 "train.count_rows has no effect while nothing is saved; set train.count_power, or leave it out"
             )
-        if isinstance(model, SkipGramTraining) and model.in_place and self.parallel.wire_dtype is not None:
-            raise ValueError(
-                "parallel.wire_dtype has no effect on sgd in place; set train.path=optimizer or leave it out"
-            )
         if isinstance(model, SkipGramTraining) and model.batch_size is not None and model.in_place:
             raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
         if isinstance(model, GNNConfig):

@@ -21,7 +21,7 @@ from graph_emb.core.threads import threads_for
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merging import share
 from graph_emb.optim.rules import SGD
-from graph_emb.table.shard import EmbeddingShard, gather
+from graph_emb.table.shard import EmbeddingShard, gather, narrower
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.lockstep import COPY, RETURN
 
@@ -29,7 +29,8 @@ from graph_emb.transport.lockstep import COPY, RETURN
 class RowCopies:
     """Memory and counts of copies of other ranks' rows, in collective mode.
 
-    Memory is reused between turns: fresh pages cost more than the rows that are laid on them.
+    Memory is reused between turns: fresh pages cost more than the rows that are laid on them. With the transport's
+    ``wire_dtype`` rows and changes are rounded to it as they leave, and come back as float32.
 
     Args:
         transport: Of the tables.
@@ -45,17 +46,29 @@ class RowCopies:
         if not fit or len({spec.dim for spec in specs}) > 1:
             found = ", ".join(f"{spec.name!r} {spec.dim} of {spec.dtype} on {spec.device}" for spec in specs)
             raise ConfigError(f"copies of rows need float32 tables of one width on the CPU; these have {found}")
-        self._dim, self._row_bytes = specs[0].dim, specs[0].dim * torch.float32.itemsize
+        self._wire = narrower(torch.float32, transport.wire_dtype)
+        self._dim, self._row_bytes = specs[0].dim, specs[0].dim * self._wire.itemsize
         self._tables_said = f"table {', '.join(map(repr, self._names))}"
         self._signature = transport.signature(self._names)
         self._memory: dict[str, Tensor] = {}
 
-    def _lend(self, use: str, num_rows: int) -> Tensor:
+    def _lend(self, use: str, num_rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A buffer of num_rows rows, reused between turns while it is large enough."""
         known = self._memory.get(use)
         if known is None or len(known) < num_rows:
-            known = self._memory[use] = torch.empty(num_rows + num_rows // 4, self._dim)
+            known = self._memory[use] = torch.empty(num_rows + num_rows // 4, self._dim, dtype=dtype)
         return known[:num_rows]
+
+    def _wired(self, use: str, rows: Tensor) -> Tensor:
+        """Memory in which these rows travel: their own, or a buffer of the narrower dtype."""
+        return rows if self._wire is rows.dtype else self._lend(f"{use}, wired", len(rows), self._wire)
+
+    def _read(self, shard: EmbeddingShard, rows: Tensor, out: Tensor) -> None:
+        """Read own rows (N,) into what leaves, (N, D)."""
+        if out.dtype is shard.spec.dtype:
+            shard.read_into(rows, out)
+        else:
+            out.copy_(shard.read(rows))
 
     def _add_up(self, shard: EmbeddingShard, rows: Tensor, came: Tensor) -> None:
         """Take from own rows (N,), distinct, what another rank's copies have gone down, (N, D)."""
@@ -122,10 +135,13 @@ class LocalSGDRows(RowCopies):
         here = self._lend("pulled", len(sent))
         asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
         self._asked = transport.group.exchange(sent, asks, wanted, what)
-        rows = transport.group.outgoing(here, sum(wanted))
+        arriving = self._wired("pulled", here)
+        rows = transport.group.outgoing(arriving, sum(wanted))
         for shard, part in self._served():
-            shard.read_into(self._asked[part] - shard.first_id, rows[part])
-        transport.group.exchange_into(here, rows, wanted, asks, what)
+            self._read(shard, self._asked[part] - shard.first_id, rows[part])
+        transport.group.exchange_into(arriving, rows, wanted, asks, what)
+        if arriving is not here:
+            here.copy_(arriving)
         self._copies = [self._lend(f"copies {t}", len(places)) for t, places in enumerate(self._places)]
         for copies, places in zip(self._copies, self._places, strict=True):
             gather(here, places, copies)
@@ -151,13 +167,19 @@ class LocalSGDRows(RowCopies):
         transport = self._transport
         transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
         pulled = self._memory["pulled"]
-        changes = transport.group.outgoing(pulled, int(self._asks.sum()))
+        asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
+        came = self._lend("came", sum(wanted))
+        arriving = self._wired("came", came)
+        leaving = transport.group.outgoing(arriving, sum(asks))
+        changes = leaving if self._wire is pulled.dtype else self._lend("changes", sum(asks))
         for copies, places in zip(self._copies, self._places, strict=True):
             with threads_for(len(places)) as parts:
                 _subtract_rows(pulled.numpy(), copies.numpy(), places.numpy(), changes.numpy(), parts)
-        asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
-        came = self._lend("came", sum(wanted))
-        transport.group.exchange_into(came, changes, asks, wanted, what)
+        if leaving is not changes:
+            leaving.copy_(changes)
+        transport.group.exchange_into(arriving, leaving, asks, wanted, what)
+        if came is not arriving:
+            came.copy_(arriving)
         for shard, part in self._served():
             self._add_up(shard, self._asked[part] - shard.first_id, came[part])
         self._count_return(self._asks)
@@ -200,9 +222,9 @@ class OverlappedRows(RowCopies):
     ``plan`` sends the ids of several intervals ahead. At the border before interval k a rank takes what came meanwhile,
     sends one message to each other rank, and trains on; the message holds the rows for interval k + 1 and the changes
     of interval k - 1. A copy is thus its owner's row at the border before, plus this rank's own changes of the two
-    intervals before, which the owner has not added yet. An owner reads and changes its rows at borders only, so that a
-    seed gives the same rows each time. The changes of another rank are one interval later than with ``LocalSGDRows``
-    at the owner, and two at third ranks.
+    intervals before, which the owner has not added yet (here without the rounding of a ``wire_dtype``). An owner
+    reads and changes its rows at borders only, so that a seed gives the same rows each time. The changes of another
+    rank are one interval later than with ``LocalSGDRows`` at the owner, and two at third ranks.
 
     Args:
         transport, tables: As in ``RowCopies``.
@@ -320,7 +342,9 @@ class OverlappedRows(RowCopies):
         begun = time.perf_counter()
         served, gone, asked, back = self._shares(k)
         came = self._lend(f"came {k % 2}", int((asked + back).sum()))
-        out = self._transport.group.outgoing(came, int((served + gone).sum()))
+        arriving = self._wired(f"came {k % 2}", came)
+        leaving = self._transport.group.outgoing(arriving, int((served + gone).sum()))
+        out = leaving if self._wire is came.dtype else self._lend("out", len(leaving))
         starts = np.cumsum(served + gone) - (served + gone)
         if k + 1 < len(self._pieces):
             piece, at = self._pieces[k + 1], 0
@@ -337,7 +361,11 @@ class OverlappedRows(RowCopies):
 
         def travel() -> float:
             start = time.perf_counter()
-            self._transport.group.exchange_into(came, out, to_send, to_receive, what)
+            if leaving is not out:
+                leaving.copy_(out)
+            self._transport.group.exchange_into(arriving, leaving, to_send, to_receive, what)
+            if came is not arriving:
+                came.copy_(arriving)
             return time.perf_counter() - start
 
         self._came = came, self._background.submit(travel)

@@ -111,9 +111,11 @@ def test_saved_rows_are_those_of_a_table_of_16_bits(model: str, root: Path) -> N
 def wired_runs(root: str, models: list[str]) -> dict[str, list[np.ndarray | None]]:
     found = {}
     for model in models:
+        name, _, rule = model.partition(" by ")
         options: dict[str, Any] = {"mode": "collective", "trainers": 2, "parallel.method": "random", "hogwild": False}
+        options |= {"rule": rule, "batch_size": None} if rule else {}
         found[model] = [
-            rows_of(model, Path(root), **options, **({} if wire is None else {"wire_dtype": wire}))
+            rows_of(name, Path(root), **options, **({} if wire is None else {"wire_dtype": wire}))
             for wire in (None, None, "bfloat16")
         ]
     return found
@@ -122,6 +124,7 @@ def wired_runs(root: str, models: list[str]) -> dict[str, list[np.ndarray | None
 @pytest.mark.dist
 def test_what_ranks_exchange_is_rounded_in_every_family(root: Path, ranks: Ranks) -> None:
     models = [name for name in RUNS if name != "mf"]  # which trains in one process
+    models += [f"{name} by sgd" for name in ("deepwalk", "line", "metapath2vec")]  # in place
     found = ranks.run(wired_runs, 2, str(root), models)[0]
     for model in models:
         exact, again, rounded = found[model]
@@ -201,7 +204,6 @@ COLLECTIVE = {"mode": "collective", "trainers": 2}
         ("transe", {"wire_dtype": "bfloat16"}, "wire_dtype has no effect on one process; set mode=collective"),
         ("mf", {"wire_dtype": "bfloat16"}, "wire_dtype has no effect on one process"),
         ("sage", {"wire_dtype": "bfloat16", "mode": "collective"}, "wire_dtype has no effect on one trainer"),
-        ("line", {"wire_dtype": "float16", **COLLECTIVE}, r"wire_dtype has no effect on sgd in place; set train\.path"),
         ("transe", {"wire_dtype": "float32", **COLLECTIVE}, r"parallel\.wire_dtype = 'float32': should be 'float16'"),
         ("transe", {"state_dtype": "float16"}, r"train\.state_dtype = 'float16': should be 'bfloat16'"),
         ("transe", {"dtype": "int8"}, r"model\.dtype = 'int8': should be 'float32', 'float16' or 'bfloat16'"),

@@ -90,6 +90,44 @@ def overlapped_on_a_rank(names: list[str], turns: int) -> list[Any]:
         ge.shutdown()
 
 
+WIRED = torch.tensor([[1.0 + 2**-10, 1000.0, 1 / 3], [-1.0, 257.0, 2**-12]])
+"""Numbers that bfloat16 rounds."""
+
+
+def wired_on_a_rank(overlap: bool) -> list[Any]:
+    """Each rank copies the row of the other one, and changes it by ``WIRED``."""
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype="bfloat16")
+        first = ge.initializers.FromArray(WIRED)
+        table = ge.DistEmbedding(2, 3, "a", first, part_policy=ge.RangeBook([0, 1, 2]))
+        ids = [torch.tensor([1 - transport.rank])]
+        before = transport.traffic.bytes_sent
+        copies: Any = (OverlappedRows if overlap else LocalSGDRows)(transport, ["a"])
+        if overlap:
+            copies.plan([ids])
+        (pulled,) = copies.copies() if overlap else copies.pull(ids)
+        seen = pulled.clone()
+        pulled += WIRED[transport.rank]
+        copies.finish() if overlap else copies.give_back()
+        return [seen, table.shard.weight.clone(), transport.traffic.bytes_sent - before]
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_rows_and_changes_are_rounded_where_they_travel(ranks: Ranks, overlap: bool) -> None:
+    """SGD in place refused ``wire_dtype``."""
+    found = ranks.run(wired_on_a_rank, 2, overlap)
+    rounded = WIRED.bfloat16().float()
+    for rank, (seen, _, sent) in enumerate(found):
+        other = 1 - rank
+        assert torch.equal(seen, rounded[[other]])
+        assert not torch.equal(seen, WIRED[[other]])
+        changes = (seen - (seen + WIRED[rank])).bfloat16().float()  # as a copy goes down
+        assert torch.equal(found[other][1], WIRED[[other]] - changes)
+        assert sent == 8 + 2 * 6, "an id, a row, a change"
+
+
 def own_change(turn: int, rank: int) -> float:
     return 1000.0 * (turn + 1) + rank
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -215,7 +216,8 @@ class Start:
             place: The run folder.
             overwrite: Whether a run that is there may be replaced.
         Returns:
-            0; 2 where the first trainer refused its input, which it has said on this terminal.
+            0, also where a process failed when the run was written already; 2 where the first trainer refused its
+            input, which it has said on this terminal.
         Raises:
             ConfigError: a taken place, too many processes, or a machine that is about to run something else.
             DataError: no partition, or not all of its parts, where ``parallel.partition`` says.
@@ -225,7 +227,11 @@ class Start:
         from graph_emb.run.launch.restarts import run_healing
         from graph_emb.run.launch.watch import ProcessFailure, log_folder
 
-        machines = self.machines
+        machines, before = self.machines, _inode(place)
+
+        def complete() -> bool:
+            return machines.index == 0 and _inode(place) not in (None, before)
+
         if len(machines.hosts) == 1:
             _check(config, place, overwrite, machines.own)
             if config.parallel.partition is not None:
@@ -242,6 +248,7 @@ class Start:
                     environment={WATCHED: "1"} if self.watched else {},
                     oversubscribe=config.parallel.oversubscribe,
                     facts=lambda: _facts(config, place, overwrite, machines),
+                    complete=complete,
                     **self._lost(),
                 )
             except MachinesDifferError:
@@ -249,6 +256,9 @@ class Start:
                     shutil.rmtree(logs.path, ignore_errors=True)
                 raise
             except ProcessFailure as failure:
+                if complete():
+                    print(f"graph-emb: {failure}; the run was complete: {place}", file=sys.stderr)
+                    return 0
                 if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":
                     if logs.is_new:
                         shutil.rmtree(logs.path, ignore_errors=True)
@@ -271,6 +281,11 @@ class Start:
 
     def _lost(self) -> dict[str, Any]:
         return {} if self.lost is None else {"lost": self.lost}
+
+
+def _inode(place: Path) -> int | None:
+    """Tells a folder from one that was there before under its name; None: there is none."""
+    return place.stat().st_ino if place.exists() else None
 
 
 def _facts(config: RunConfig, place: Path, overwrite: bool, machines: Machines) -> dict[str, Any]:

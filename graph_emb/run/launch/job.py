@@ -67,6 +67,7 @@ def run_host(
     restart: int = 0,
     restart_within: float = TOGETHER,
     again: Again | None = None,
+    complete: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
@@ -85,6 +86,7 @@ def run_host(
         partition: Folder of a partition whose graph the servers hold, a part a machine, for DGL's ``DistGraph``.
         facts, lost, within, restart, restart_within: As in ``met``.
         again: The command of a restart, by the machines that came and its number.
+        complete: Asked after a failure: whether the work is done, so that it need not start again.
     Raises:
         ConfigError: the port cannot be had, several machines have no token in common, or a machine differs from the
             first one, has too many processes, or another number of parts.
@@ -127,7 +129,7 @@ def run_host(
         try:
             watch.run(processes, stop=meeting.failure)
         except watch.ProcessFailure as failure:
-            failure.final = failure.final or meeting.final
+            failure.final = failure.final or meeting.final or complete()
             raise
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from graph_emb.config import RunConfig
 from graph_emb.core.errors import PeerError
 from graph_emb.run.launch import meeting, watch
+from graph_emb.run.launch.command import Start
 from graph_emb.run.launch.meeting import met
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, Restarts
 from graph_emb.run.launch.restarts import run_healing
@@ -65,6 +67,37 @@ def test_the_last_failure_ends_the_job(tmp_path: Path) -> None:
         heal(tmp_path, 1, "first")
     assert (tmp_path / "1-1").exists()
     assert not (tmp_path / "2-1").exists()
+
+
+DONE = """
+import os, pathlib, signal, sys, time
+run = pathlib.Path(sys.argv[1])
+if os.environ["RANK"] == "0":
+    with run.with_name("starts").open("a") as file:
+        file.write("x")
+    run.mkdir() if sys.argv[2] == "writes" else None
+    sys.exit(0)
+while not run.with_name("starts").exists() or (sys.argv[2] == "writes" and not run.exists()):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("word", ["writes", "leaves"])
+def test_a_failure_after_the_run_is_written_starts_nothing_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    """A trainer that the other host had lost while the run was being written: the restart refused its folder."""
+    config = RunConfig.model_validate({"dataset": {"name": "karate"}, "model": {"name": "deepwalk"}})
+    start = Start(Machines([Host(LOOPBACK, 2)]), False, restarts=Restarts(1, 60.0))
+    command = [sys.executable, "-c", DONE, str(tmp_path / "run"), word]
+    if word == "writes":
+        assert start.run(command, config, tmp_path / "run", overwrite=False) == 0
+        assert "was killed by SIGKILL" in capsys.readouterr().err
+    else:
+        with pytest.raises(ProcessFailure, match="was killed by SIGKILL"):
+            start.run(command, config, tmp_path / "run", overwrite=False)
+    assert (tmp_path / "starts").read_text() == ("x" if word == "writes" else "xx")
 
 
 def test_an_input_that_was_refused_starts_nothing_again(tmp_path: Path) -> None:
