@@ -7,8 +7,10 @@ its first line and ends as the interpreter ends; only the imports are done befor
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
+import importlib
 import inspect
 import io
 import json
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import arbitrary_address
@@ -210,8 +213,6 @@ class ForkServer:
 
 def _serve() -> Callable[[], None]:
     """Fork a process for every request; returns in that process alone, with what it has to run."""
-    import importlib
-
     subprocess.Popen = Popen  # type: ignore[misc]  # before the imports: torchrun keeps the name
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -224,7 +225,7 @@ def _serve() -> Callable[[], None]:
         os.write(1, b"listens\n")
         if 0 in select.select([0, listener], [], [])[0]:
             os._exit(0)
-        importlib.import_module("tests.preloaded")
+        _keep_imports()
         while True:
             asked = [here for here, _ in children.values() if here is not None]
             ready = select.select([0, awake, listener, *asked], [], [])[0]
@@ -263,6 +264,26 @@ def _serve() -> Callable[[], None]:
     with here:
         here.sendall(os.getpid().to_bytes(4, "little"))
     return program
+
+
+def _keep_imports() -> None:
+    """Import what most processes need. None takes it apart at its end: that would copy most of the memory they share.
+
+    What a program makes itself ends as ever, in Python and in C++.
+    """
+    kept: dict[str, types.ModuleType] = {}
+
+    def forget() -> None:
+        for name in kept:
+            sys.modules.pop(name, None)
+
+    atexit.register(forget)  # before the others, so that it runs after them
+    before = set(sys.modules)
+    importlib.import_module("tests.preloaded")
+    kept.update((name, module) for name, module in sys.modules.items() if name not in before)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # for ever
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
 
 
 def _tell_ends(children: dict[int, tuple[socket.socket | None, bool]]) -> None:
@@ -322,6 +343,9 @@ def _becomes(request: dict[str, Any], opened: Sequence[int]) -> Callable[[], Non
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     numba.config.reload_config()
     threads.MOST_THREADS = numba.config.NUMBA_NUM_THREADS
+    libc = ctypes.CDLL(None)
+    # What the libraries of the imports would do comes after this, as they were loaded before it (see atexit(3)).
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     return _program(request["words"])
 
 
