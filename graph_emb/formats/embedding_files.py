@@ -41,6 +41,7 @@ ZIP64 = 20  # bytes that Python's zipfile adds to a header of a file whose size 
 FOLDER = "archive"
 BYTES_AT_ONCE = 1 << 24  # of float32 rows in memory at once
 CHUNK_ROWS = 1 << 16  # that travel at a time
+FILE_BYTES = 2 << 20  # of rows that do, of a table in a file
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 
@@ -474,11 +475,15 @@ def _as_float32(rows: Any) -> NDArray[np.float32]:
     return narrow
 
 
+def _file_of(table: DistEmbedding | ComposedEmbedding) -> File | None:
+    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
+    return placement if isinstance(placement, File) else None
+
+
 def _room(table: DistEmbedding | ComposedEmbedding) -> Tensor:
     """Memory for all rows, float32; of a table in a file, a file without a name that is mapped there."""
-    shape = (table.num_embeddings, table.embedding_dim)
-    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
-    if not isinstance(placement, File):
+    shape, placement = (table.num_embeddings, table.embedding_dim), _file_of(table)
+    if placement is None:
         return torch.empty(shape)
     with TemporaryFile(dir=placement.path) as file:
         os.posix_fallocate(file.fileno(), 0, max(1, 4 * math.prod(shape)))  # a full disk is an error here, not SIGBUS
@@ -493,7 +498,8 @@ def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor |
         Shape (num_embeddings, embedding_dim), float32; None where they are not wanted.
     """
     out, num_rows = _room(table) if wanted else None, table.num_embeddings
-    for low, high in ((low, min(low + CHUNK_ROWS, num_rows)) for low in range(0, num_rows, CHUNK_ROWS)):
+    step = CHUNK_ROWS if _file_of(table) is None else max(1, FILE_BYTES // (4 * table.embedding_dim))
+    for low, high in ((low, min(low + step, num_rows)) for low in range(0, num_rows, step)):
         rows = table(torch.arange(low, high if wanted else low))
         if out is not None:
             out[low:high] = rows

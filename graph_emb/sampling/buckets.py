@@ -14,12 +14,16 @@ Legend: E entities, T triples, S states, p parts, c of them in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
+
+PIECE = 1 << 17
+"""Triples that are sorted at a time."""
 
 
 def beta_states(parts: int, resident: int) -> np.ndarray:
@@ -132,35 +136,74 @@ class BucketSchedule:
 
 
 class BucketOrder:
-    """The triples of a graph in the order of a schedule.
+    """The triples of a graph in the order of a schedule: state by state, shuffled in each.
+
+    It holds a number of 4 bytes a triple (8 of 2^31 and more), and the triples of a state in their order.
 
     Args:
         schedule: Of the entities' parts.
         triples: Shape (T, 3).
-        owner: The part of each entity, (E,).
+        owner: The parts of entities, (B,) to (B,).
+        seed: Of the shuffles.
     """
 
-    def __init__(self, schedule: BucketSchedule, triples: np.ndarray, owner: np.ndarray) -> None:
-        self._schedule, self._owner = schedule, owner
-        self._bucket = owner[triples[:, 0]] * schedule.parts + owner[triples[:, 2]]
-        self._sizes = np.bincount(self._bucket, minlength=schedule.parts**2)
-        self._number = -1
+    def __init__(
+        self,
+        schedule: BucketSchedule,
+        triples: np.ndarray,
+        owner: Callable[[np.ndarray], np.ndarray],
+        seed: int = 0,
+    ) -> None:
+        self._schedule, self._owner, self._seed = schedule, owner, seed
+        pieces = [slice(low, low + PIECE) for low in range(0, len(triples), PIECE)]
+        self._sizes = np.zeros(schedule.parts**2, np.int64)
+        for piece in pieces:
+            self._sizes += np.bincount(self._bucket(triples[piece]), minlength=len(self._sizes))
+        self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        self._numbers = np.empty(len(triples), np.int32 if len(triples) < 1 << 31 else np.int64)
+        following = self._starts[:-1].copy()
+        for piece in pieces:  # a counting sort
+            bucket = self._bucket(triples[piece])
+            order = np.argsort(bucket, kind="stable")
+            sizes = np.bincount(bucket, minlength=len(self._sizes))
+            within = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            self._numbers[following[bucket[order]] + within] = order + piece.start
+            following += sizes
+        self._number, self._shuffled = -1, (-1, np.empty(0, np.int64))
+
+    def _bucket(self, triples: np.ndarray) -> np.ndarray:
+        return self._owner(triples[:, 0]) * self._schedule.parts + self._owner(triples[:, 2])
 
     def _epoch(self, epoch: int) -> BucketEpoch:
         if epoch != self._number:
-            self._number, self._now = epoch, self._schedule.epoch(epoch)
+            self._number, self._now, self._shuffled = epoch, self._schedule.epoch(epoch), (-1, self._shuffled[1])
             sizes = np.bincount(self._now.state.ravel(), self._sizes, len(self._now.states))
             self._ends = np.cumsum(sizes.astype(np.int64))
         return self._now
 
-    def sorted(self, epoch: int, rows: np.ndarray) -> np.ndarray:
-        """Numbers of triples, (T,), state by state, in each as they come."""
-        return rows[np.argsort(self._epoch(epoch).state.ravel()[self._bucket[rows]], kind="stable")]
+    def places(self, epoch: int, low: int, high: int) -> np.ndarray:
+        """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64."""
+        self._epoch(epoch)
+        first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
+        found = []
+        for state in range(first, last + 1):
+            begin = int(self._ends[state - 1]) if state else 0
+            found.append(self._of_state(state)[max(0, low - begin) : high - begin])
+        return np.concatenate(found)
+
+    def _of_state(self, state: int) -> np.ndarray:
+        """Numbers of the triples of a state of the epoch, shuffled."""
+        if self._shuffled[0] != state:
+            buckets = np.flatnonzero(self._now.state.ravel() == state)
+            runs = [self._numbers[self._starts[bucket] : self._starts[bucket + 1]] for bucket in buckets]
+            numbers = np.concatenate([np.empty(0, np.int64), *runs])
+            self._shuffled = state, np.random.default_rng((self._seed, self._number, state, 2)).permutation(numbers)
+        return self._shuffled[1]
 
     def held_with(self, epoch: int, triples: np.ndarray) -> np.ndarray:
         """The parts in memory when the middle triples of chunks (K, C, 3) train: (K, c)."""
         now, middle = self._epoch(epoch), triples[:, triples.shape[1] // 2]
-        return now.states[now.state[self._owner[middle[:, 0]], self._owner[middle[:, 2]]]]
+        return now.states[now.state[self._owner(middle[:, 0]), self._owner(middle[:, 2])]]
 
     def ranges(self, epoch: int, low: int, high: int) -> list[tuple[int, int]]:
         """The rows [low, high) of the parts that triples at places [low, high) of the order need, then of those that

@@ -6,16 +6,16 @@ Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C trip
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import Part, PartitionBook
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.negatives import NegativeSampler, UniformSampler
 
 HEAD, TAIL = 0, 1
 """The missing side of a query: the column 0 (HEAD) or 2 (TAIL) of (h, r, t)."""
@@ -124,28 +124,37 @@ class EntityParts:
     """Where the entities of a partitioned table lie.
 
     Attributes:
-        order: Entities in partition order, shape (E,).
-        bounds: The first place of each part in it, and its end, shape (P + 1,).
-        owner: The part of each entity, shape (E,).
+        bounds: The first row of each part, and its end, shape (P + 1,).
+        rows: The row of each entity, shape (E,); None: entity k has row k.
     """
 
-    order: np.ndarray
     bounds: np.ndarray
-    owner: np.ndarray
+    rows: np.ndarray | None = None
+
+    @cached_property
+    def _order(self) -> np.ndarray | None:
+        return None if self.rows is None else np.argsort(self.rows)
+
+    def entities(self, rows: np.ndarray) -> np.ndarray:
+        """Of rows (B,), int64."""
+        return rows.astype(np.int64) if self._order is None else self._order[rows]
+
+    def owner(self, entities: np.ndarray) -> np.ndarray:
+        """The part of each entity (B,)."""
+        return np.searchsorted(self.bounds, entities if self.rows is None else self.rows[entities], side="right") - 1
 
     @classmethod
-    def of(cls, book: PartitionBook, rows: np.ndarray) -> EntityParts | None:
+    def of(cls, book: PartitionBook, rows: np.ndarray | None) -> EntityParts | None:
         """The parts of a table; None where it has one.
 
         Args:
             book: Who owns which row.
-            rows: The row of each entity, shape (E,).
+            rows: See ``EntityParts``.
         """
         sizes = [book.part_size(Part(part)) for part in range(book.num_parts)]
         if len(sizes) < 2:
             return None
-        owner = book.owner(torch.from_numpy(rows)).numpy()
-        return cls(np.argsort(rows), np.cumsum([0, *sizes]), owner)
+        return cls(np.cumsum([0, *sizes]), rows)
 
 
 class ChunkNegatives:
@@ -188,7 +197,8 @@ class ChunkNegatives:
         self._known: dict[int, KnownAnswers] = {}
         if filtered and occurrences is None:
             self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
-        occurrences = graph.occurrences() if occurrences is None else occurrences
+        if occurrences is None and (power > 0 or graph.entity_types is not None):
+            occurrences = graph.occurrences()
         self._samplers, self.types = _samplers(graph, occurrences, power, seed, parts)
         self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch
         self._filtered = filtered
@@ -242,16 +252,17 @@ class ChunkNegatives:
         for part in np.unique(among):
             chunk, place = np.nonzero(among == part)
             drawn = self._samplers[part].sample_for(chunks[chunk], turns, epoch=epoch)
-            found[chunk, :, place] = self._parts.order[drawn]
+            found[chunk, :, place] = self._parts.entities(drawn)
         return found.reshape(len(chunks), turns * among.shape[1])[:, : self._num]
 
     def _drawn(self, triples: np.ndarray, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
         if self._parts is not None:
-            owner = self._parts.owner[triples[:, triples.shape[1] // 2, 0]]
+            owner = self._parts.owner(triples[:, triples.shape[1] // 2, 0])
             found = np.empty((len(chunks), self._num), np.int64)
             for part in np.unique(owner):
                 own = owner == part
-                found[own] = self._parts.order[self._samplers[part].sample_for(chunks[own], self._num, epoch=epoch)]
+                drawn = self._samplers[part].sample_for(chunks[own], self._num, epoch=epoch)
+                found[own] = self._parts.entities(drawn)
             return found
         draws = [sampler.sample_for(chunks, self._num, epoch=epoch) for sampler in self._samplers]
         if self.types is None:
@@ -261,7 +272,7 @@ class ChunkNegatives:
 
 
 def _samplers(
-    graph: KnowledgeGraph, occurrences: np.ndarray, power: float, seed: int, parts: EntityParts | None
+    graph: KnowledgeGraph, occurrences: np.ndarray | None, power: float, seed: int, parts: EntityParts | None
 ) -> tuple[list[NegativeSampler], np.ndarray | None]:
     """A sampler for each part or type, and the type of each entity, (E,); one and None where there are none."""
     if parts is not None and graph.entity_types is not None:
@@ -269,20 +280,24 @@ def _samplers(
             f"parallel.negatives = 'local': the negatives of {graph.name} follow the types of its entities; take global"
         )
     if parts is not None:
-        return _of_ranges(occurrences[parts.order], parts.bounds.tolist(), power, seed), None
+        if occurrences is not None:
+            occurrences = occurrences[parts.entities(np.arange(graph.num_entities))]
+        return _of_ranges(occurrences, parts.bounds.tolist(), power, seed), None
     if graph.entity_types is None:
-        return [NegativeSampler(occurrences, power, seed=seed)], None
+        return _of_ranges(occurrences, [0, graph.num_entities], power, seed), None
     starts = sorted({low for low in graph.entity_types.values() if low < graph.num_entities})  # some may be empty
     bounds = [*starts, graph.num_entities]
     types = np.repeat(np.arange(len(starts)), np.diff(bounds))
     return _of_ranges(occurrences, bounds, power, seed), types
 
 
-def _of_ranges(occurrences: np.ndarray, bounds: list[int], power: float, seed: int) -> list[NegativeSampler]:
+def _of_ranges(occurrences: np.ndarray | None, bounds: list[int], power: float, seed: int) -> list[NegativeSampler]:
     """A sampler of each range of entities; of all of them for an empty one, for which no triple asks."""
-    samplers = []
+    samplers: list[NegativeSampler] = []
     for low, high in pairwise(bounds):
-        low, high = (low, high) if low < high else (0, len(occurrences))
-        own = power if occurrences[low:high].any() else 0.0  # no triple needs a range without occurrences
-        samplers.append(NegativeSampler(occurrences[low:high], own, seed=seed, low=low))
+        low, high = (low, high) if low < high else (0, bounds[-1])
+        if power > 0 and occurrences is not None and occurrences[low:high].any():
+            samplers.append(NegativeSampler(occurrences[low:high], power, seed=seed, low=low))
+        else:  # no triple needs a range without occurrences
+            samplers.append(UniformSampler(high - low, seed=seed, low=low))
     return samplers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -86,6 +87,7 @@ class NegativeSampler:
         self.probabilities = share / share.sum()
         row = frozen(np.array([0, len(share)], np.int64))
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
+        self._num = len(share)
 
     def kinds(self, walk_length: int, shared: int) -> NegativeKinds:
         """The kinds of the ``shared`` negatives of a block and of the places of a walk of ``walk_length`` nodes."""
@@ -125,7 +127,7 @@ class NegativeSampler:
             empty = (np.empty(0, np.float32), np.empty(0, np.int32))
             fill_negatives(*empty, len(pool), self.key(epoch), index, 0, out)
             return pool[out]
-        fill_negatives(self.accept, self.other, len(self.accept), self.key(epoch), index, self.low, out)
+        fill_negatives(self.accept, self.other, self._num, self.key(epoch), index, self.low, out)
         return out
 
     def pool(self, size: int, number: int, *, epoch: int = 0) -> np.ndarray:
@@ -140,8 +142,26 @@ class NegativeSampler:
         """
         out = np.empty((1, at_least_one("size", size)), np.int32)
         key = stream_key(self.seed, epoch, 3)
-        fill_negatives(self.accept, self.other, len(self.accept), key, np.array([number]), self.low, out)
+        fill_negatives(self.accept, self.other, self._num, key, np.array([number]), self.low, out)
         return out[0]
+
+
+class UniformSampler(NegativeSampler):
+    """The draws of a ``NegativeSampler`` of power 0, without a table.
+
+    Args:
+        num: N, at least 1.
+        seed, low: As there.
+    """
+
+    def __init__(self, num: int, *, seed: int = 0, low: int = 0) -> None:
+        self.seed, self.low, self.power, self._num = int(seed), int(low), 0.0, num
+        self.accept, self.other = np.empty(0, np.float32), np.empty(0, np.int32)
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """Of each node, (N,)."""
+        return np.full(self._num, 1 / self._num)
 
 
 class PartNegatives:

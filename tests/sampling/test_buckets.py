@@ -63,11 +63,13 @@ def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_t
     rows = rng.permutation(60)
     triples = np.stack([rng.integers(0, 60, 300), np.zeros(300, int), rng.integers(0, 60, 300)], axis=1)
     owner = schedule.part_of(rows)
-    order = BucketOrder(schedule, triples, owner)
-    shuffled = rng.permutation(300)
-    sequence = order.sorted(2, shuffled)
+    order = BucketOrder(schedule, triples, lambda entities: owner[entities], seed=4)
+    sequence = order.places(2, 0, 300)
     assert sorted(sequence.tolist()) == list(range(300))
-    assert sequence.tolist() != shuffled.tolist()
+    for low, high in ((0, 1), (17, 160), (299, 300), (140, 141)):
+        assert np.array_equal(order.places(2, low, high), sequence[low:high])
+    others = [order.places(3, 0, 300), BucketOrder(schedule, triples, lambda e: owner[e], seed=5).places(2, 0, 300)]
+    assert all(not np.array_equal(sequence, other) for other in others)
     before: set[int] = set()
     now = schedule.epoch(2)
     for low in range(0, 300, 20):

@@ -19,6 +19,7 @@ from graph_emb.sampling.negatives import (
     NonEdges,
     PartNegatives,
     TypedNegativeSampler,
+    UniformSampler,
     gathered_degrees,
 )
 from graph_emb.sampling.part_graph import PartGraph
@@ -290,3 +291,11 @@ def test_each_bucket_has_draws_of_its_own() -> None:
     keys = {int(parts.key(*names)) for names in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))}
     assert len(keys) == 5
     assert int(PartNegatives(NegativeSampler(DEGREES, seed=4), np.array([0, 2, 5]), 4).key(0, 0, 0)) not in keys
+
+
+@pytest.mark.parametrize("num", [1, 3, 1000, 14_541])
+def test_uniform_draws_need_no_table_and_are_those_of_power_0(num: int) -> None:
+    one, other = NegativeSampler(np.full(num, 3.0), 0.0, seed=5, low=2), UniformSampler(num, seed=5, low=2)
+    assert np.array_equal(one.sample(50, 40, epoch=1), other.sample(50, 40, epoch=1))
+    assert np.array_equal(one.pool(30, 4), other.pool(30, 4))
+    np.testing.assert_allclose(one.probabilities, other.probabilities)

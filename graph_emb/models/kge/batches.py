@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +78,7 @@ class Batches:
         parts: Where entities lie.
         own: The training triples of this rank; all ranks then begin and end each epoch together, and meet in it.
         buckets: The order of triples and the source of negatives, instead of a shuffle of all.
-        rows: The row of each entity, (E,), for ``buckets``.
+        rows: The row of each entity, (E,), for ``buckets``; None: entity k has row k.
     Raises:
         ConfigError: local negatives or triples without parts; buckets of triples that are elsewhere, or of entities
             with types.
@@ -116,7 +116,6 @@ class Batches:
         self._parts = parts if any(local.values()) else None
         self._order = None
         if buckets is not None:
-            assert rows is not None
             if own is not None or (world_size > 1 and not lockstep):
                 raise ConfigError(
                     f"train.buckets = {buckets.parts} orders triples that each process holds, in steps that all take "
@@ -127,8 +126,8 @@ class Batches:
                     f"train.buckets = {buckets.parts}: negatives come from the parts in memory, and those of "
                     f"{graph.name} follow the types of its entities; leave it out"
                 )
-            parts = EntityParts(np.argsort(rows), buckets.bounds, buckets.part_of(rows))
-            self._order = BucketOrder(buckets, graph.train, parts.owner)
+            parts = EntityParts(buckets.bounds, rows)
+            self._order = BucketOrder(buckets, graph.train, parts.owner, seed)
         self._negatives = ChunkNegatives(
             graph,
             self._num_negatives,
@@ -140,7 +139,7 @@ class Batches:
             occurrences=None if own is None else own.occurrences(),
         )
         self._triples = graph.train if own is None else own.triples
-        self._weights = np.ones(len(self._triples), np.float32)
+        self._weights: np.ndarray | None = None
         if config.subsampling:
             self._weights = triple_weights(graph) if own is None else _weights(own.counts + 2 * FIRST_COUNT)
         self.steps_per_epoch = -(-self._num // self._size)
@@ -149,19 +148,30 @@ class Batches:
         """This rank's batches of an epoch, from a step on, with the number of their step in it."""
         together = 1 if self._lockstep else self._world_size  # steps that train at a time
         at_once = together
-        if self._own is None:
-            rows = np.random.default_rng((self._seed, epoch)).permutation(self._num)
-            rows = rows if self._order is None else self._order.sorted(epoch, rows)
-            at = np.arange(self._num)
-        else:
-            at, rows = self._own.places((self._seed, epoch))
+        if self._own is not None:
             at_once *= max(1, TRIPLES_AT_ONCE // (together * self._size))
+        places = self._order_of(epoch)
         for start in range(first - first % together, self.steps_per_epoch, at_once):
             low, high = start * self._size, min((start + at_once) * self._size, self._num)
-            here = slice(*np.searchsorted(at, (low, high)))
-            for number, batch in self._batches(epoch, start, high - low, at[here] - low, rows[here]):
+            for number, batch in self._batches(epoch, start, high - low, *places(low, high)):
                 if number >= first:
                     yield number, batch
+
+    def _order_of(self, epoch: int) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
+        """Of places [low, high) of an epoch's order those here, counted from low, and which triples lie there."""
+        if self._own is not None:
+            at, own = self._own.places((self._seed, epoch))
+
+            def of_own(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+                here = slice(*np.searchsorted(at, (low, high)))
+                return at[here] - low, own[here]
+
+            return of_own
+        if self._order is not None:
+            order = self._order
+            return lambda low, high: (np.arange(high - low), order.places(epoch, low, high))
+        rows = np.random.default_rng((self._seed, epoch)).permutation(self._num)
+        return lambda low, high: (np.arange(high - low), rows[low:high])
 
     def ranges(self, epoch: int, step: int) -> list[tuple[int, int]] | None:
         """Rows [low, high) that a step needs, and then those that the next ones do; None: any of all."""
@@ -178,7 +188,8 @@ class Batches:
             at: The places among them of those that are here, rising.
             rows: Which triples these are.
         """
-        config, places = self._config, self._places(at, self._triples[rows], self._weights[rows], length)
+        weights = np.ones(len(rows), np.float32) if self._weights is None else self._weights[rows]
+        config, places = self._config, self._places(at, self._triples[rows], weights, length)
         plans = [self._step(epoch, start + n, start, places) for n in range(-(-length // self._size))]
         triples = self._triples[rows]
         if self._own is not None:
@@ -207,7 +218,7 @@ class Batches:
         """What decides about chunks, of all ranks' triples; of those at ``at`` it is here."""
         part = kinds = None
         if self._parts is not None:
-            part = self._everywhere(at, self._parts.owner[triples[:, 0]], length)
+            part = self._everywhere(at, self._parts.owner(triples[:, 0]), length)
         if self._negatives.types is not None:
             ends = {HEAD: triples[:, 0], TAIL: triples[:, 2]}
             kinds = {side: self._everywhere(at, self._negatives.types[own], length) for side, own in ends.items()}

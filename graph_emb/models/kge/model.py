@@ -17,6 +17,7 @@ from graph_emb.composed import expanded, lookup_rows
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.original_ids import SameIds
 from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
@@ -129,7 +130,8 @@ class KGEModel:
             dtype=config.table_dtype,
             device=self.device,
         )
-        self.rows = self.entity.original_ids.find(np.arange(num_entities))
+        ids = self.entity.original_ids
+        self.rows = None if isinstance(ids, SameIds) else ids.find(np.arange(num_entities))
 
     @property
     def tables(self) -> list[Table]:
@@ -148,7 +150,8 @@ class KGEModel:
 
     def entities_of(self, batch: TripleBatch) -> Tensor:
         """The rows of the entity table that ``loss`` asks for, in its order."""
-        return torch.from_numpy(self.rows[batch.entities()])
+        entities = batch.entities()
+        return torch.from_numpy(entities if self.rows is None else self.rows[entities])
 
     def loss(self, batch: TripleBatch | QueryBatch) -> Tensor:
         """The batch's share of the step's weighted mean loss, penalties included; a scalar.
@@ -167,7 +170,8 @@ class KGEModel:
         if isinstance(batch, TripleBatch):
             triples, weights = batch.triples.reshape(-1, 3), batch.weights.ravel()
             batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
-        asked = [(self.entity, torch.from_numpy(self.rows)), (self.relation, torch.from_numpy(batch.relations))]
+        everyone = np.arange(self.entity.num_embeddings) if self.rows is None else self.rows
+        asked = [(self.entity, torch.from_numpy(everyone)), (self.relation, torch.from_numpy(batch.relations))]
         rows, relation = lookup_rows(asked, self.device, torch.float32)
         return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 

@@ -487,5 +487,5 @@ class _KGETraining:
         if entities is None or relations is None:
             return None
         rows = self.model.rows
-        in_order = bool((np.diff(rows) == 1).all())  # no second copy of a table that is larger than memory
+        in_order = rows is None or bool((np.diff(rows) == 1).all())  # no second copy of a table beyond memory
         return entities if in_order else entities[rows], relations

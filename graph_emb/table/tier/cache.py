@@ -26,6 +26,8 @@ NEVER, STORED, ON_ITS_WAY = 0, 1, 2
 """Of a page in the file: it holds first values and was not written; it is there; it is being written."""
 SCAN_BYTES = 8 << 20
 """Of pages that a reader holds at a time which does not enter the cache."""
+FILL_BYTES = 2 << 20
+"""Of pages whose first values are made at a time."""
 
 
 @dataclass
@@ -305,7 +307,13 @@ class PageCache:
     def _fill(self, pages: np.ndarray, targets: np.ndarray, columns: Sequence[Tensor]) -> None:
         """First values for pages that were never written, in their places among the columns' frames."""
         order = np.argsort(pages)
-        pages, targets = pages[order], targets[order]
+        most = max(1, FILL_BYTES // self.reader.layout.page_bytes)
+        for low in range(0, len(order), most):
+            some = order[low : low + most]
+            self._fill_some(pages[some], targets[some], columns)
+
+    def _fill_some(self, pages: np.ndarray, targets: np.ndarray, columns: Sequence[Tensor]) -> None:
+        """The same of few pages, ascending."""
         span = np.arange(self._rows)
         ids, slots = ((some[:, None] << self.frames.shift | span).ravel() for some in (pages, targets))
         inside = ids < self.num_rows

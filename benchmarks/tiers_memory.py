@@ -1,0 +1,193 @@
+"""Whole trainings of tables eight times the memory, in a process that is limited to it.
+
+    python benchmarks/tiers_memory.py triples walks --folder /fast/disk --json memory.json
+
+``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
+generated graph. Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then
+joins a fresh memory cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains and saves a checkpoint
+there, with direct I/O. What it held before does not count there; all that it takes afterwards does, its file cache
+too, which the kernel takes back. A process that needs more is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+import graph_emb as ge
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.training import train_kge
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.training import SkipGram, train_skipgram
+from graph_emb.sampling.walks import WalkSampler
+from graph_emb.table.tier.shard import fewest_parts
+
+MIB = 1 << 20
+SLACK = 64 * MIB
+TIMES = 8  # of the memory
+GROUPS = (  # a folder in which groups are made, the limit's file and the peak's
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+    ("/sys/fs/cgroup", "memory.max", "memory.peak"),
+)
+
+
+class Limit:
+    """A memory cgroup with the process in it.
+
+    Args:
+        most: Bytes that the process may take from now on.
+    """
+
+    def __init__(self, most: int) -> None:
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that is free but not given back would be used for nothing
+        for root, limit, peak in GROUPS:
+            self.folder = Path(root, f"graph-emb-{os.getpid()}")
+            if Path(root, "cgroup.procs").exists():
+                self.folder.mkdir()
+                self._peak = self.folder / peak
+                Path(self.folder, "cgroup.procs").write_text(str(os.getpid()))
+                Path(self.folder, limit).write_text(str(most))
+                return
+        raise SystemExit("no memory cgroup that this process may change; run as root, or in a container that may")
+
+    def peak(self) -> int:
+        """The most bytes at once so far."""
+        return int(self._peak.read_text())
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+Case = tuple[str, Callable[[], tuple[list[Any], int]]]
+"""What it trains on, and the training: its tables, and triples or tokens."""
+
+
+def triples(options: argparse.Namespace, entities: int, count: int, budget: int) -> Case:
+    """A training of triples with so much memory for the table."""
+    rng = np.random.default_rng(0)
+    found = np.empty((count, 3), np.int64)
+    for column, num in enumerate((entities, 20, entities)):
+        found[:, column] = rng.integers(0, num, count)
+    graph = KnowledgeGraph("random", entities, 20, {"train": found})
+    parts = options.parts
+    config = KGEConfig(
+        model="complex", dim=options.dim, num_negatives=128, chunk_size=512, batch_size=4096, epochs=1, valid_every=0,
+        filter_negatives=False, buckets=parts, resident=6,
+    )  # fmt: skip
+    placement = ge.Buckets(options.folder, budget, parts=parts)
+
+    def run() -> tuple[list[Any], int]:
+        result = train_kge(graph, config, placement=placement, num_threads=options.threads, progress=False)
+        return [result.model.entity, result.model.relation], result.history[-1].triples
+
+    return f"{count:,} triples of {entities:,} entities, {parts} parts", run
+
+
+def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> Case:
+    """A training of a walk from each node with so much memory for the tables."""
+    ends = np.random.default_rng(0).integers(0, nodes, (2, count))
+    graph = Graph.from_edges(*ends, num_nodes=nodes, self_loops="drop")
+    del ends
+    parts = fewest_parts(nodes, options.dim * 4, budget // 2) or 2
+    config = SkipGramConfig(dim=options.dim, buckets=parts)
+    placement = ge.Buckets(options.folder, budget // 2, parts=parts)
+    sampler = WalkSampler(graph, num_walks=1, walk_length=options.length, seed=0)
+
+    def run() -> tuple[list[Any], int]:
+        model = SkipGram(nodes, config, placement=placement)
+        result = train_skipgram(sampler, model=model, num_threads=options.threads, progress=False)
+        return list(result.model.tables), result.history[-1].tokens
+
+    return f"{nodes:,} walks of {options.length} nodes, {graph.num_arcs // 2:,} edges, {parts} parts", run
+
+
+CASES = {"triples": triples, "walks": walks}
+
+
+def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """A case in this process."""
+    ge.init(mode="local")
+    rows, count = (options.entities, options.triples) if case == "triples" else (options.nodes, options.edges)
+    whole = rows * options.dim * 4 * 2  # with Adagrad's sums, or context rows
+    budget = whole // TIMES
+    CASES[case](options, 20_000, 10_000, 20_000 * options.dim * 8 // 4)[1]()  # compiles
+    about, run = CASES[case](options, rows, count, budget)
+    gc.collect()
+    before = resident()
+    limit, began = Limit(budget + budget // 10 + SLACK), time.perf_counter()
+    tables, done = run()
+    seconds, trained = time.perf_counter() - began, limit.peak()
+    began = time.perf_counter()
+    ge.save_checkpoint(Path(options.folder, "checkpoint"), tables=tables)
+    stats = [table.cache_stats() for table in tables if isinstance(table.spec.placement, ge.Buckets)]
+    most = budget + budget // 10 + SLACK
+    return {
+        "trained on": about, "tables MiB": whole / MIB, "budget MiB": budget / MIB, "limit MiB": most / MIB,
+        "peak MiB, training": trained / MIB, "peak MiB, with the checkpoint": limit.peak() / MIB,
+        "the graph and the program before, MiB": before / MIB, "seconds": seconds, "a second": done / seconds,
+        "seconds of the checkpoint": time.perf_counter() - began,
+        "GB read": sum(one.bytes_read for one in stats) / 1e9,
+        "GB written": sum(one.bytes_written for one in stats) / 1e9,
+        "seconds waited for the disk": sum(one.seconds_waited for one in stats),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="+", choices=list(CASES))
+    parser.add_argument("--folder", help="on the disk that is measured; default: the folder for temporary files")
+    parser.add_argument("--entities", type=int, default=20_000_000)
+    parser.add_argument("--triples", type=int, default=20_000_000)
+    parser.add_argument("--nodes", type=int, default=10_000_000)
+    parser.add_argument("--edges", type=int, default=50_000_000)
+    parser.add_argument("--length", type=int, default=10, help="nodes of a walk")
+    parser.add_argument("--dim", type=int, default=32)
+    parser.add_argument("--parts", type=int, default=64, help="of the entities")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        (case,) = options.cases
+        print(json.dumps(measured(case, options)))
+        return
+    results = {}
+    for case in options.cases:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            words = ["--folder", folder, "--here"]
+            for name in ("entities", "triples", "nodes", "edges", "length", "dim", "parts", "threads"):
+                words += [f"--{name}", str(getattr(options, name))]
+            child = subprocess.Popen([sys.executable, __file__, case, *words], stdout=subprocess.PIPE, text=True)
+            told, _ = child.communicate()
+            for root, *_ in GROUPS:
+                group = Path(root, f"graph-emb-{child.pid}")
+                if group.exists():
+                    group.rmdir()
+            if child.returncode:
+                raise SystemExit(f"{case}: ended with {child.returncode}; -9 is more memory than the limit")
+        results[case] = json.loads(told)
+        print(f"\n{case}\n" + tabulate(results[case].items(), floatfmt=".4g"), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
