@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import io
-import math
-import os
 import pickle
 import struct
 import zipfile
@@ -16,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -24,24 +21,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from graph_emb.composed import ComposedEmbedding
 from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import as_ids, find_ids, first_repeated
-from graph_emb.table.placement import File
 
 if TYPE_CHECKING:
-    from graph_emb.embedding import DistEmbedding
+    pass
 
 ALIGN = 64
 LOCAL_HEADER = 30  # bytes before a record's name, in its header
 ZIP64 = 20  # bytes that Python's zipfile adds to a header of a file whose size may pass 4 GiB
 FOLDER = "archive"
 BYTES_AT_ONCE = 1 << 24  # of float32 rows in memory at once
-CHUNK_ROWS = 1 << 16  # that travel at a time
-FILE_BYTES = 2 << 20  # of rows that do, of a table in a file
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 
@@ -473,34 +466,3 @@ def _as_float32(rows: Any) -> NDArray[np.float32]:
     if rows.dtype.itemsize > 4 and (np.isinf(narrow) & np.isfinite(rows)).any():
         raise DataError(f"a number of {np.abs(rows).max():g} is beyond float32, which the formats hold")
     return narrow
-
-
-def _file_of(table: DistEmbedding | ComposedEmbedding) -> File | None:
-    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
-    return placement if isinstance(placement, File) else None
-
-
-def _room(table: DistEmbedding | ComposedEmbedding) -> Tensor:
-    """Memory for all rows, float32; of a table in a file, a file without a name that is mapped there."""
-    shape, placement = (table.num_embeddings, table.embedding_dim), _file_of(table)
-    if placement is None:
-        return torch.empty(shape)
-    with TemporaryFile(dir=placement.path) as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, 4 * math.prod(shape)))  # a full disk is an error here, not SIGBUS
-        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
-
-
-@torch.no_grad()
-def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor | None:
-    """The rows of a table in the order of its ids, on the rank that wants them; every rank calls it, the others answer.
-
-    Returns:
-        Shape (num_embeddings, embedding_dim), float32; None where they are not wanted.
-    """
-    out, num_rows = _room(table) if wanted else None, table.num_embeddings
-    step = CHUNK_ROWS if _file_of(table) is None else max(1, FILE_BYTES // (4 * table.embedding_dim))
-    for low, high in ((low, min(low + step, num_rows)) for low in range(0, num_rows, step)):
-        rows = table(torch.arange(low, high if wanted else low))
-        if out is not None:
-            out[low:high] = rows
-    return out

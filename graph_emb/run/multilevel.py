@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats.embedding_files import all_rows
+from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.csr import to_rows
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import RangeBook, RankRanges

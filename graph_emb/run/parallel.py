@@ -15,7 +15,7 @@ import partition
 from graph_emb.config import RunConfig, fields_of
 from graph_emb.core.errors import ConfigError, difference, unknown_name
 from graph_emb.core.hidden import scratch_folder
-from graph_emb.formats.embedding_files import all_rows
+from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import find_ids
 from graph_emb.graph.original_ids import ArrayIds

@@ -28,7 +28,7 @@ from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
-from graph_emb.formats.embedding_files import all_rows
+from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
@@ -413,6 +413,7 @@ class _KGETraining:
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
         rows, epoch = self.best.rows, self.best.epoch
+        del self.batches  # the order of triples: memory that rows of files are short of
         if self.chosen is None or (interrupted and not self.transport.votes(rows is not None)):  # the first rank's
             rows, epoch = self._gather(), len(self.history)
         entities, relations = rows or (None, None)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from graph_emb.composed import expanded
 from graph_emb.core.errors import unknown_name
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats.embedding_files import all_rows
+from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.negatives import NegativeKinds

@@ -15,7 +15,8 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates
-from graph_emb.formats.embedding_files import Embeddings, all_rows
+from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset

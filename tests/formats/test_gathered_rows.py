@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.formats import embedding_files as module
+from graph_emb.formats import gathered_rows as module
 from tests.ranks import Ranks
 
 
@@ -18,6 +20,20 @@ def test_rows_come_in_the_order_of_ids(chunk: int, monkeypatch: pytest.MonkeyPat
     assert rows is not None
     assert torch.equal(rows, emb.weight[:])
     assert not rows.requires_grad
+    assert module.all_rows(emb, wanted=False) is None
+
+
+@pytest.mark.parametrize("num", [1, 50, 403])
+def test_rows_of_a_file_come_in_a_file(num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 7 * 16)
+    monkeypatch.setattr(module, "SYNC_BYTES", 100 * 16)
+    first = ge.initializers.Uniform(seed=1)
+    emb = ge.DistEmbedding(num, 4, init_func=first, placement=ge.File(tmp_path, 1 << 18))
+    rows = module.all_rows(emb, wanted=True)
+    assert rows is not None
+    assert torch.equal(rows, ge.DistEmbedding(num, 4, init_func=first).weight[:])
+    rows[0] = 5.0
+    assert not torch.equal(rows[0], emb.weight[0]), "they are a copy"
     assert module.all_rows(emb, wanted=False) is None
 
 

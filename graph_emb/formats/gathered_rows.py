@@ -1,0 +1,61 @@
+"""All rows of a table on one rank: in memory, or of a table in a file in another file."""
+
+from __future__ import annotations
+
+import os
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.composed import ComposedEmbedding
+from graph_emb.table.placement import File
+
+if TYPE_CHECKING:
+    from graph_emb.embedding import DistEmbedding
+
+CHUNK_ROWS = 1 << 16  # that travel at a time
+FILE_BYTES = 2 << 20  # of rows that do, of a table in a file
+SYNC_BYTES = 32 << 20  # written to a file before the kernel's copy of them has to leave memory
+
+
+@torch.no_grad()
+def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor | None:
+    """The rows of a table in the order of its ids, on the rank that wants them; every rank calls it, the others answer.
+
+    Returns:
+        Shape (num_embeddings, embedding_dim), float32; None where they are not wanted. Those of a table in a file are
+        mapped from a file without a name beside it: memory holds what is read of them.
+    """
+    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
+    shape = table.num_embeddings, table.embedding_dim
+    if not isinstance(placement, File):
+        out = torch.empty(shape) if wanted else None
+        for low, high in _pieces(shape[0], CHUNK_ROWS):
+            rows = table(torch.arange(low, high if wanted else low))
+            if out is not None:
+                out[low:high] = rows
+        return out
+    step = max(1, FILE_BYTES // (4 * shape[1]))
+    if not wanted:
+        for low, _ in _pieces(shape[0], step):
+            table(torch.arange(low, low))
+        return None
+    with TemporaryFile(dir=placement.path) as file:
+        size, written = max(1, 4 * shape[0] * shape[1]), 0
+        os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not SIGBUS
+        for low, high in _pieces(shape[0], step):
+            file.write(table(torch.arange(low, high)).float().numpy().data)
+            written += 4 * (high - low) * shape[1]
+            if written >= SYNC_BYTES or high == shape[0]:  # a process of limited memory must not wait for the kernel
+                file.flush()
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_DONTNEED)
+                written = 0
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
+
+
+def _pieces(num: int, step: int) -> list[tuple[int, int]]:
+    return [(low, min(low + step, num)) for low in range(0, num, step)]
