@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-# Before OpenMP's library is loaded: its idle threads otherwise spin for milliseconds after each loop that they shared,
-# while those of other workers wait for a core.
+# Before OpenMP and OpenBLAS are loaded: their idle threads otherwise spin for 5 and 25 milliseconds after each loop
+# and product that they shared, while those of other workers wait for a core.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 from graph_emb.transport.runtime import init, shutdown
 from tests import warm
