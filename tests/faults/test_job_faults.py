@@ -17,6 +17,7 @@ import pytest
 
 import partition
 from graph_emb.core.left_behind import SHARED_MEMORY, left_in
+from tests import warm
 
 pytestmark = pytest.mark.dist
 
@@ -45,10 +46,13 @@ def write_ring(file: Path, between: str = ",") -> None:
 
 
 class Job:
-    """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder."""
+    """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder.
 
-    def __init__(self, folder: Path, mode: str, *words: str) -> None:
-        self.folder, self.mode = folder, mode
+    Its processes are new interpreters, children of its launcher; those of a job that is not hit may start ``warm``.
+    """
+
+    def __init__(self, folder: Path, mode: str, *words: str, start: type[subprocess.Popen] = subprocess.Popen) -> None:
+        self.folder, self.mode, self.start = folder, mode, start
         (folder / "tmp").mkdir(parents=True)
         write_ring(folder / "ring.csv")
         write_ring(folder / "ring.tsv", "\tfollows\t")
@@ -67,7 +71,7 @@ class Job:
         options = f"{what} --trainers 2 --threads 1 --dim 4 --no-eval parallel.timeout={TIMEOUT}"
         command = [sys.executable, "-m", "graph_emb", "train", *options.split(), *words]
         with self.errors.open("wb") as stream:
-            return subprocess.Popen(
+            return self.start(
                 [*command, "--out", str(self.folder / "run")],
                 stdout=stream,
                 stderr=stream,
@@ -182,7 +186,8 @@ HEALING = ["train.epochs=250", "--checkpoint-every", "50", "--restarts", "1", "p
     [case for case in CASES if case[0] != "triples" and case[1] != "launcher"] if ALL else [QUICK_HEALED],
 )
 def test_a_job_heals_and_ends_as_one_that_was_never_hit(tmp_path: Path, mode: str, role: str, sign: str) -> None:
-    hit, spared = Job(tmp_path / "hit", mode, *HEALING), Job(tmp_path / "spared", mode, *HEALING)
+    hit = Job(tmp_path / "hit", mode, *HEALING)
+    spared = Job(tmp_path / "spared", mode, *HEALING, start=warm.Popen)
     try:
         hit.wait_until_it_trains()
         until(lambda: any(hit.folder.glob("run-checkpoints/*/manifest.json")), 300, hit)
