@@ -6,7 +6,7 @@ Hosts are network namespaces of this machine that share no memory, a trainer of 
 server too. Data sets are small ones that the tests write, in the layouts of their published versions, and ``digits``;
 settings are the models' defaults but for sizes. Rows are compared with those of the same layout on one machine (two
 trainers that exchange rows, two servers): in collective mode they must be equal, bit for bit; servers apply pushes as
-they come, so rows of kvstore mode may differ by three times as much as two runs of one machine do, or by 1e-5. Models
+they come, so rows of kvstore mode may differ by ten times as much as two runs of one machine do, or by 1e-5. Models
 of one process must be refused in a line on both hosts. ``--json`` goes on with the rows of the table that the file has.
 """
 
@@ -121,7 +121,7 @@ def compared(model: str, mode: str, root: Path) -> dict[str, Any]:
             return {**found, "ok": np.array_equal(rows, first), "rows": _differ(rows, first)}
         spread = float(np.abs(rows_of(folder / "one-1") - first).max())
         differ = float(np.abs(rows - first).max())
-        fine = bool(np.isfinite(rows).all()) and differ <= max(LEAST, 3 * spread)
+        fine = bool(np.isfinite(rows).all()) and differ <= max(LEAST, 10 * spread)
         return {**found, "ok": fine, "rows": f"{_differ(rows, first)}; one machine from itself {spread:.1e}"}
 
 

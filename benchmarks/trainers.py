@@ -35,6 +35,7 @@ from tests.netns import network
 
 CASES = {
     "arxiv": "deepwalk --dataset ogbn-arxiv model.num_walks=3",
+    "arxiv-1": "deepwalk --dataset ogbn-arxiv model.num_walks=1",
     "blogcatalog": "deepwalk --dataset blogcatalog model.num_walks=8",
     "planted": "deepwalk --dataset {planted} model.num_walks=1",
     "complex": "complex --dataset fb15k237 train.epochs=2 model.valid_every=0",

@@ -124,7 +124,8 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
             raise _failure(_first(failed), [one for one in left if _is_stopped(one)])
         left = [one for one in left if one.popen.poll() is None]
         if reason is not None:
-            raise ProcessFailure(reason, 1)
+            stopped = [one for one in left if _is_stopped(one)]
+            raise _held_up(stopped, reason) if stopped else ProcessFailure(reason, 1)
         if left:
             time.sleep(POLL)
 
@@ -205,6 +206,11 @@ def _failure(one: _Running, stopped: Sequence[_Running]) -> ProcessFailure:
     text = f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}"
     if not stopped or (code < 0 and -code not in CRASHES):
         return ProcessFailure(text, 128 - code if code < 0 else code, one.plan.name)
+    return _held_up(stopped, text)
+
+
+def _held_up(stopped: Sequence[_Running], text: str) -> ProcessFailure:
+    """The error for stopped processes, whose peers say ``text``, here or on another machine."""
     names = ", ".join(f"{other.plan.name} (process {other.popen.pid})" for other in stopped)
     text = f"{names} was stopped (SIGSTOP) and held up the others: {text}"
     return ProcessFailure(text, 128 + signal.SIGSTOP, stopped[0].plan.name)

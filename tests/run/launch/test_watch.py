@@ -139,6 +139,20 @@ raise SystemExit("rank 1 no longer answers")
     assert no_child_is_left()
 
 
+def test_a_stopped_process_is_named_where_another_host_noticed_it(tmp_path: Path) -> None:
+    """The other host's word came first: it knows the rank, and not that it was stopped."""
+
+    def another_host_notices() -> str | None:
+        children = psutil.Process().children()
+        stopped = any(child.status() == psutil.STATUS_STOPPED for child in children if child.pid not in others)
+        return "host 10.0.0.2: trainer 3: rank 1 no longer answers" if stopped else None
+
+    stops = python(tmp_path, 1, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    with pytest.raises(ProcessFailure, match=r"^trainer 1 \(process \d+\) was stopped .*: host 10.0.0.2: trainer 3"):
+        run([stops], stop=another_host_notices)
+    assert no_child_is_left()
+
+
 def test_an_abort_is_blamed_after_the_kill_that_caused_it(tmp_path: Path) -> None:
     """Libraries abort where a peer is gone, at times within one look of the launcher at its processes."""
     aborted, killed = (
