@@ -91,7 +91,7 @@ def test_the_command_ships_each_machine_its_parts_and_compares_checksums(
     assert names_in(there) == {name for name in names_in(parts) if not name.startswith("part0/")} - {"timings.json"}
     check_parts(there, Machines(HOSTS, 1))
     monkeypatch.setenv("DAMAGED", "part1/graph.dgl")
-    assert main(words) == 2
+    assert main(words) == 3
     assert "host 127.0.0.2: ssh ended with exit code 1: part1/graph.dgl: FAILED" in capsys.readouterr().err
 
 
