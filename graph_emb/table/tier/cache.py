@@ -426,6 +426,12 @@ class PageCache:
             self.reader.write(pages, places, made).wait()
             self.in_file[pages] = STORED
 
+    def leave_memory(self) -> None:
+        """``drop``, and give back the frames' memory: what was stored can still be peeked at."""
+        self.drop()
+        self._wait_for_writes()
+        self.columns = [column.new_empty((0, *column.shape[1:])) for column in self.columns]
+
     def drop(self) -> None:
         """Let every page go, after those that the lower tier lacks are written."""
         self.flush()

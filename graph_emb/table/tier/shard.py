@@ -152,6 +152,7 @@ class TieredShard(EmbeddingShard):
         self._row_columns = list(per_row)
         old, self._cache, self._inner = self._cache, cache, inner
         if old is not None:
+            old.leave_memory()  # the new frames have the whole budget
             self._move(old)
             self._leave(old)
         self._closing = closing
