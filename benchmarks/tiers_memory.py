@@ -4,9 +4,9 @@
 
 ``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
 generated graph. Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then
-joins a fresh memory cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains and saves a checkpoint
-there, with direct I/O. What it held before does not count there; all that it takes afterwards does, its file cache
-too, which the kernel takes back. A process that needs more is killed.
+joins a fresh memory cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O.
+What it held before does not count there; all that it takes afterwards does, its file cache too, which the kernel takes
+back. A process that needs more is killed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     most_resident = resident("VmHWM")
     print(f"{case}: trained, {done / seconds:,.0f} a second, peak {trained / MIB:.1f} MiB", file=sys.stderr, flush=True)
     began = time.perf_counter()
-    ge.save_checkpoint(Path(options.folder, "checkpoint"), tables=tables)
+    if options.checkpoint:
+        ge.save_checkpoint(Path(options.folder, "checkpoint"), tables=tables)
     stats = [table.cache_stats() for table in tables if isinstance(table.spec.placement, ge.Buckets)]
     most = budget + budget // 10 + SLACK
     return {
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=64, help="of the entities")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--checkpoint", action="store_true", help="save one in the same limit, too")
     parser.add_argument("--loose", action="store_true", help="no limit: say what it would take")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -181,7 +183,7 @@ def main() -> None:
             words = ["--folder", folder, "--here"]
             for name in ("entities", "triples", "nodes", "edges", "length", "dim", "parts", "threads"):
                 words += [f"--{name}", str(getattr(options, name))]
-            words += ["--loose"] * options.loose
+            words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint
             child = subprocess.Popen([sys.executable, __file__, case, *words], stdout=subprocess.PIPE, text=True)
             told, _ = child.communicate()
             for root, *_ in GROUPS:
