@@ -197,7 +197,7 @@ class ChunkNegatives:
         self._known: dict[int, KnownAnswers] = {}
         if filtered and occurrences is None:
             self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
-        if occurrences is None and (power > 0 or graph.entity_types is not None):
+        if occurrences is None and power > 0:
             occurrences = graph.occurrences()
         self._samplers, self.types = _samplers(graph, occurrences, power, seed, parts)
         self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch

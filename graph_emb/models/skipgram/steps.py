@@ -65,9 +65,8 @@ class WalkRates:
     def __init__(self, first: float, total: int, decay: DecayName = "linear", warmup: float = 0.0) -> None:
         self.first, self._stays = first, decay == "none" and not warmup
         total = max(1, total)
-        rise = (warmup * total,) if warmup else ()
-        self._walks = np.unique([*np.linspace(0, total, POINTS), *(walk + off for walk in rise for off in (-1, 0))])
-        self._walks = self._walks[self._walks >= 0]
+        risen = warmup * total
+        self._walks = np.unique([*np.linspace(0, total, POINTS), max(0.0, risen - 1), risen])
         self._rates = np.array([first * share_of_step(decay, warmup, walk, total) for walk in self._walks])
 
     def at(self, done: int) -> float:
