@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.sampling import buckets
 from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, GridSchedule, num_swaps
 
 BETA = {(8, 2): 27, (8, 4): 9, (16, 4): 42, (16, 8): 17, (32, 4): 173, (32, 8): 78, (32, 16): 33, (64, 8): 308}
@@ -57,7 +58,11 @@ def test_parts_are_even_ranges_of_rows() -> None:
     assert schedule.part_of(np.array([0, 1, 2, 4, 5, 9])).tolist() == [0, 0, 1, 1, 2, 3]
 
 
-def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_the_next_state() -> None:
+@pytest.mark.parametrize("piece", [64, 1 << 17])
+def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_the_next_state(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "PIECE", piece)
     rng = np.random.default_rng(0)
     schedule = BucketSchedule(6, 3, 60, seed=4)
     rows = rng.permutation(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.table.placement import as_placement
+from graph_emb.table.tier import cache
+from graph_emb.table.tier.shard import TieredShard
 from tests.ranks import Ranks
 
 NUM, DIM = 2000, 16
@@ -123,6 +126,38 @@ def test_state_dicts_and_row_programs_do_not_know_the_placement(tmp_path: Path, 
         found.append([*mixed, *contents(emb), emb.quantize()(torch.arange(NUM))])
     assert all(map(torch.equal, found[0], found[1]))
     assert all(map(torch.equal, found[0], found[2]))
+
+
+def test_frames_are_free_before_rows_move_to_another_layout(
+    tmp_path: Path, local_mode: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = ge.File(tmp_path, memory="60KiB")
+    emb = ge.DistEmbedding(NUM, DIM, None, ge.initializers.Uniform(seed=1), placement=placement)
+    emb.weight[100:600] = torch.ones(500, DIM)
+    before, move, free = emb.weight[:], TieredShard._move, []
+
+    def moved(shard: TieredShard, old: Any) -> None:
+        free.append(frames() is None)
+        move(shard, old)
+
+    monkeypatch.setattr(TieredShard, "_move", moved)
+    frames = weakref.ref(emb.shard._pages.columns[0])  # type: ignore[attr-defined]
+    optimizer = ge.SparseAdagrad([emb], lr=0.1)
+    frames = weakref.ref(emb.shard._pages.columns[0])  # type: ignore[attr-defined]
+    optimizer.close()
+    assert free == [True, True]
+    assert torch.equal(emb.weight[:], before)
+
+
+def test_first_values_of_many_pages_are_those_of_a_table_in_memory(
+    tmp_path: Path, local_mode: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "FILL_BYTES", 3 * 4096)
+    first = ge.initializers.Uniform(seed=1)
+    emb = ge.DistEmbedding(NUM, DIM, None, first, placement=ge.File(tmp_path, memory="200KiB"))
+    ids = torch.arange(NUM).flip(0)[:1500]
+    assert torch.equal(emb(ids), ge.DistEmbedding(NUM, DIM, None, first)(ids))
+    assert emb.cache_stats().misses > 12
 
 
 def test_cache_stats_of_a_table_in_memory_say_that_it_has_no_cache(local_mode: None) -> None:
