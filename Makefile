@@ -11,7 +11,7 @@ TESTS ?= tests
 # Each of the hundreds of processes would compile the package anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 # Files of tests that run at a time: many wait for processes, timeouts and links most of the time.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)

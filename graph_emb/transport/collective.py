@@ -168,6 +168,8 @@ class CollectiveTransport(Prefetching):
         hogwild: bool | None = False,
         wire_dtype: torch.dtype | str | None = None,
     ) -> None:
+        # First: a rank that refuses its options at once closes connections that others are still making.
+        parts = group.gather_objects(part, "init")
         if staleness not in (0, 1):
             raise ConfigError(f"staleness={staleness!r} must be 0 (prefetched rows are exact) or 1 (one step old)")
         if hogwild and group.world_size > 1 and not group.same_memory:
@@ -189,7 +191,6 @@ class CollectiveTransport(Prefetching):
         self.agree = calls.agree
         if self.world_size > 1:
             self.joint = calls.call
-        parts = group.gather_objects(part, "init")
         if any(p is None for p in parts) and any(p is not None for p in parts):
             raise ConfigError(f"init(part=...): the ranks gave {parts}; give a part on every rank or on none")
         self._parts_of_ranks: list[int] | None = None if part is None else parts

@@ -51,6 +51,34 @@ def test_a_mode_that_ended_keeps_no_file_or_thread(ranks: Ranks) -> None:
         assert len(set(found[1:])) == 1
 
 
+def refused_after_the_others(folder: str, options: dict[str, Any]) -> bool:
+    """Whether the first rank, whose connecting ends late, was there when this rank had refused its options."""
+    connected, connect = Path(folder, "connected"), dist.init_process_group
+
+    def late(*args: Any, **named: Any) -> None:
+        connect(*args, **named)
+        time.sleep(0.5)
+        connected.touch()
+
+    if os.environ["RANK"] == "0":
+        dist.init_process_group = late
+    try:
+        with pytest.raises(ge.ConfigError, match=r"hogwild|staleness"):
+            ge.init(mode="collective", timeout=60, shared_memory=False, **options)
+        return connected.exists()
+    finally:
+        dist.init_process_group = connect
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("options", [{"hogwild": True}, {"staleness": 2}])
+def test_no_rank_refuses_its_options_before_all_are_connected(
+    ranks: Ranks, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """It closed connections that the others still made, whose error then named another cause."""
+    assert ranks.run(refused_after_the_others, 2, str(tmp_path), options) == [True, True]
+
+
 def end_after_the_program() -> bool:
     dist.init_process_group("gloo")
     ge.init(mode="collective", timeout=60)
@@ -118,7 +146,7 @@ def begin_again(folder: str, held_by: str, port: int) -> int:
                 ge.shutdown()
             while not told.exists():
                 time.sleep(0.01)
-            time.sleep(0.2)  # rank 1 reads what the last group left, if it reads it at all
+            time.sleep(0.5)  # rank 1 reads what the last group left, if it reads it at all
         ge.shutdown()
     dist.init_process_group, dist.rendezvous = begin, joins
     return total
