@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.hash_book import ids_of, keys_of
+from graph_emb.table.candidates import Candidates
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
 from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
 from graph_emb.table.id_map import IdMap, reserved
@@ -28,7 +29,6 @@ from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
-MOST_CANDIDATES = 1 << 26
 MOST_KNOWN = 1 << 20
 """Keys whose places a shard keeps from their look-up to the update."""
 
@@ -62,7 +62,7 @@ class GrowingShard(GrowingRows):
         halves = self._uses.view(np.uint32).reshape(size, 2)
         self._count, self._last = (halves[:, k if sys.byteorder == "little" else 1 - k] for k in range(2))
         self._map = IdMap(size, what)
-        self._candidates = None if growth.admission is None else IdMap(MOST_CANDIDATES, f"{what}: candidates")
+        self._candidates = None if growth.admission is None else Candidates(growth.admission, what)
         self._end = 0  # of the places that have been used
         self._free = np.empty(0, np.int64)  # of them those that are empty now, ascending
         # Keys and places of the look-ups since the last update, and whether rows were made since the first of them.
@@ -254,21 +254,12 @@ class GrowingShard(GrowingRows):
 
     def _admitted(self, ids: np.ndarray) -> np.ndarray:
         """Those of distinct, ascending ids without a row, (R,), that get one in the coming step, which uses them."""
-        rule, candidates = self.growth.admission, self._candidates
-        if rule is None or candidates is None:
+        if self._candidates is None:
             return ids
-        step = self.step + 1
-        keys = keys_of(ids)
-        told = candidates.find(keys)  # uses, and the last step above them
-        uses, last = told & 0xFFFFFFFF, told >> 32
-        uses = np.where((told < 0) | (step - last > rule.candidate_steps), 0, uses) + 1
-        enough = uses >= rule.uses
+        uses = self._candidates.used(ids, self.step + 1)
+        enough = uses >= self._candidates.rule.uses
         self._check_room(int(enough.sum()))
-        known = told >= 0
-        candidates.remove(keys[known & enough])
-        number = step << 32 | uses
-        candidates.set(keys[known & ~enough], number[known & ~enough])
-        candidates.add(keys[~known & ~enough], number[~known & ~enough])
+        self._candidates.count(ids[~enough], uses[~enough], self.step + 1)
         return ids[enough]
 
     def _check_room(self, num: int) -> None:
@@ -291,7 +282,7 @@ class GrowingShard(GrowingRows):
         self._end = max(start, int(at[-1]) + 1)
         self._ids[at], self._last[at], self._count[at] = ids, step, 0
         if self._candidates is not None:
-            self._candidates.remove(keys[self._candidates.find(keys) >= 0])
+            self._candidates.drop(keys)
         self.places.begin(at, ids, values, start)
         self._mark(at)
         if self.frozen is not None:
@@ -407,17 +398,15 @@ class GrowingShard(GrowingRows):
 
     def candidates(self) -> dict[str, np.ndarray]:
         """The ids that wait for a row, ascending, with their uses and last steps, (N,) int64 each."""
-        keys, told = (np.empty(0, np.int64),) * 2 if self._candidates is None else self._candidates.items()
-        ids = ids_of(keys)
-        order = np.argsort(ids)
-        return {"ids": ids[order], "uses": (told & 0xFFFFFFFF)[order], "last": (told >> 32)[order]}
+        none = np.empty(0, np.int64)
+        return {"ids": none, "uses": none, "last": none} if self._candidates is None else self._candidates.items()
 
     def clear(self, step: int) -> None:
         """Give up all rows and candidates; the table has made ``step`` steps."""
         self._map.remove(keys_of(self.ids()))
         self._forget()
         if self._candidates is not None:
-            self._candidates.remove(self._candidates.items()[0])
+            self._candidates.clear()
         if self.frozen is not None:
             self.frozen[:] = False
         self._free = np.arange(self._end)
@@ -442,7 +431,7 @@ class GrowingShard(GrowingRows):
     def restore_candidates(self, ids: np.ndarray, uses: np.ndarray, last: np.ndarray) -> None:
         """Let distinct ids wait for a row; those of a table that admits every id do not."""
         if self._candidates is not None:
-            self._candidates.add(keys_of(ids), last << 32 | uses)
+            self._candidates.restore(ids, uses, last)
 
     # Eviction
     def norms(self) -> np.ndarray:
@@ -465,16 +454,15 @@ class GrowingShard(GrowingRows):
 
     def end_steps(self, since: int) -> bool:
         """Halve counts and forget candidates after the steps from ``since`` on; whether a pass of eviction is due."""
-        rule, admission = self.growth.eviction, self.growth.admission
+        rule = self.growth.eviction
 
         def periods(steps: int) -> int:
             return self.step // steps - since // steps
 
         if isinstance(rule, LeastUsed) and rule.half_life and (times := periods(rule.half_life)):
             self._count[: self._end] >>= min(31, times)
-        if self._candidates is not None and admission and periods(admission.candidate_steps):
-            keys, told = self._candidates.items()
-            self._candidates.remove(keys[self.step - (told >> 32) >= admission.candidate_steps])
+        if self._candidates is not None and periods(self._candidates.rule.candidate_steps):
+            self._candidates.forget(self.step)
         return rule is not None and periods(rule.every) > 0
 
     def evict(self, total_of: TotalOf) -> np.ndarray:
