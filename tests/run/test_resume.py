@@ -60,6 +60,22 @@ def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarr
     return np.array(result.embeddings.weights)
 
 
+def counts_of(folder: Path) -> list[list[int]]:
+    """Epoch, walks and tokens of each line of a run's history."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [[json.loads(line)[key] for key in COUNTS] for line in lines]
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_a_run_stopped_at_the_end_of_an_epoch_has_its_line_once(tmp_path: Path, stop_after: int) -> None:
+    options: dict[str, Any] = {"log_interval": 1e-9, "checkpoint": {"every": 9}}
+    run(tmp_path / "whole", **options)
+    assert run(tmp_path / "run", stop_after=stop_after, **options) is None
+    run(tmp_path / "run", resume=True, **options)
+    assert counts_of(tmp_path / "run") == counts_of(tmp_path / "whole")
+
+
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(
     "options",
@@ -80,14 +96,7 @@ def test_a_stopped_run_gives_the_rows_of_one_that_was_not(tmp_path: Path, option
     rows = run(tmp_path / "run", resume=True, log_interval=1e-9, **options)
     assert rows is not None
     np.testing.assert_array_equal(rows, whole)
-    counts = [
-        [
-            [json.loads(line)[key] for key in COUNTS]
-            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("whole", "run")
-    ]
-    assert counts[0] == counts[1]
+    assert counts_of(tmp_path / "run") == counts_of(tmp_path / "whole")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     elapsed = [json.loads(line)["elapsed"] for line in lines]
     assert elapsed == sorted(elapsed)  # those of the run that goes on come after those of before

@@ -136,15 +136,20 @@ class TrainingLog:
         return time.perf_counter() - self._begin - self._paused
 
     def position(self, epoch: int, batch: WalkBatch, step: int) -> dict[str, Any]:
-        """The position of the training after a batch, for a checkpoint; lines already written are not kept."""
+        """The position of the training after a batch, for a checkpoint; of the lines already written the last one."""
         counts = {"walks": self.walks, "tokens": self.tokens, "seconds": self.seconds}
-        log = {**counts, "loss": self._loss, "pairs": self._pairs}
+        last = self.history[-1].as_dict() if self.history else None
+        log = {**counts, "loss": self._loss, "pairs": self._pairs, "line": last}
         return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the ``log`` of a position of this process or another."""
         self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
         self._loss, self._pairs = state["loss"], state["pairs"]
+        if (line := state.get("line")) is not None:  # older checkpoints have none; it must not be written again
+            self.history.append(
+                SkipGramProgress(**{**line, "loss": math.nan if line["loss"] is None else line["loss"]})
+            )
         self._begin -= state["seconds"]
         self._last_line = self.seconds
         self._bar.update(self.tokens)
