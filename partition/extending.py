@@ -18,17 +18,19 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.threads import thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.grown import Ends, grown, grown_by
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.building import build
 from partition.methods.base import assign
+from partition.methods.effort import MultilevelSettings
+from partition.methods.multilevel import Level, Parts, descend
 from partition.methods.nodewise import Placed
 from partition.nesting import ROOM
 from partition.options import with_options
 from partition.partitioned import PartitionedGraph, load
-from partition.problem import constraints, symmetric
+from partition.problem import Constraints, constraints, symmetric
 from partition.trainers import without_trainers
 
 log = logging.getLogger("graph_emb.partition.extending")
@@ -64,9 +66,11 @@ def extend(
     """Write the partition of a graph that has grown; every node that was there keeps its part.
 
     A new node goes to the part with most of its neighbours among those with room, of equal ones to the emptiest (the
-    greedy rule of Stanton and Kliot, KDD 2012), in the order of ids and in three passes. Positions of old nodes in the
-    input stay; new ones follow them, so that rows of a checkpoint load by original id with ``allow_new_rows=True``. A
-    symmetric graph stays one, and what old nodes and edges are judged by stays, see ``graph_emb.graph.grown.grown``.
+    greedy rule of Stanton and Kliot, KDD 2012), in the order of ids and in three passes. Then groups of new nodes that
+    know each other move where that lowers the cut, down one cycle of the multilevel method, see ``together``. Positions
+    of old nodes in the input stay; new ones follow them, so that rows of a checkpoint load by original id with
+    ``allow_new_rows=True``. A symmetric graph stays one, and what old nodes and edges are judged by stays, see
+    ``graph_emb.graph.grown.grown``.
     Levels stay too: a new node joins the finest part with most of its neighbours inside its own part, and the chain of
     that one; ``levels`` makes them anew. ``made["extended"]`` of the manifest, and the report's ``why``, say how the
     cut compares, and whether a repartition pays.
@@ -82,7 +86,7 @@ def extend(
             and the masks of a split may be left out). A graph of new edges has them itself.
         reader_options: Of ``read_graph``, for a path.
         balance, tolerance, seed, num_threads: As ``build``. A part that is above its limit takes no node while others
-            have room.
+            have room; new edges can bring a part above a limit on edges, as no old node moves.
         compare: Also partition the grown graph anew, in memory, to compare with; else with the old cut.
         options: Others of ``build``, such as ``halo`` and ``overwrite``.
     Raises:
@@ -103,9 +107,8 @@ def extend(
             raise ConfigError("reader_options has no effect on new_edges in memory; leave it out")
         graph = grown(old, new_edges, **more)  # type: ignore[arg-type]
     known = whole.manifest.made.get("extended", {}) if whole.manifest else {}
-    found = extended(
-        graph, before, balance=balance, tolerance=tolerance, edge_owner=whole.edge_owner, num_threads=num_threads
-    )
+    chosen: dict[str, Any] = {"balance": balance, "tolerance": tolerance, "seed": seed, "num_threads": num_threads}
+    found = extended(graph, before, edge_owner=whole.edge_owner, **chosen)
     cut, first = cut_share(graph, found), known.get("partitioned_cut", cut_share(old, before))
     told: dict[str, Any] = {
         "times": int(known.get("times", 0)) + 1,
@@ -115,7 +118,6 @@ def extend(
     }
     other, what = first, "when all of it was partitioned"
     if compare:
-        chosen: dict[str, Any] = {"balance": balance, "tolerance": tolerance, "seed": seed, "num_threads": num_threads}
         anew = assign(graph, before.num_parts, edge_owner=whole.edge_owner, **chosen)
         other, what = cut_share(graph, anew), "partitioned anew"
         told["anew"] = {"cut": other, "balance": anew.balance}
@@ -138,6 +140,7 @@ def extended(
     balance: Sequence[str] = ("nodes", "edges"),
     tolerance: float | Mapping[str, float] | None = None,
     edge_owner: EdgeOwner = "destination",
+    seed: int = 0,
     num_threads: int | None = None,
 ) -> Assignment:
     """The parts of a graph whose first nodes of each type have those of ``before``; looks at new nodes' edges alone."""
@@ -148,17 +151,56 @@ def extended(
     new = np.flatnonzero(parts < 0)
     wanted = constraints(graph, balance, tolerance, edge_owner=edge_owner, num_threads=threads)
     if len(new):
-        touching = {}
-        for etype, (src, dst) in graph.edges.items():
-            is_new = (src >= len(before.parts[etype[0]])) | (dst >= len(before.parts[etype[2]]))
-            touching[etype] = src[is_new], dst[is_new]
-        lean = HeteroGraph(dict(graph.num_nodes), touching, name=graph.name)
-        adjacency = symmetric(lean, num_threads=threads)
-        placed = Placed(wanted, before.num_parts, 0.0, fennel=True, parts=parts)  # a price of 0: neighbours alone count
+        level = pinned(graph, parts, new, wanted, before.num_parts, threads)
+        held = replace(wanted, weights=np.ascontiguousarray(level.node_weights[:, :-1].T))
+        near = np.append(np.full(len(new), -1, np.int32), np.arange(before.num_parts, dtype=np.int32))
+        placed = Placed(held, before.num_parts, 0.0, fennel=True, parts=near)  # a price of 0: neighbours alone count
         for _ in range(PASSES):
-            placed.place(new, adjacency.indptr, adjacency.indices, adjacency.weight_array)
+            placed.place(np.arange(len(new)), level.indptr, level.indices, level.weights)
+        parts[new] = together(level, near, before.num_parts, placed.limits, seed, threads)[: len(new)]
     found = Assignment.of_homogeneous(graph, parts, before.num_parts, balance=wanted.balance(parts, before.num_parts))
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def pinned(
+    graph: HeteroGraph, parts: np.ndarray, new: np.ndarray, wanted: Constraints, num_parts: int, num_threads: int
+) -> Level:
+    """The graph of the new nodes, (M,), and of a pin for each part, which stands for all its old nodes.
+
+    The last constraint is of the pins alone: each weighs 1, so that under a limit of 1 none ever moves.
+
+    Args:
+        parts: (N,): of old nodes; -1 of new ones.
+    """
+    place, offsets, touching = len(new) + parts.astype(np.int64), graph.node_offsets, {}
+    place[new] = np.arange(len(new))
+    for number, (etype, (src, dst)) in enumerate(graph.edges.items()):
+        ends = place[offsets[etype[0]] :][src], place[offsets[etype[2]] :][dst]
+        is_new = (ends[0] < len(new)) | (ends[1] < len(new))
+        touching[NODE_TYPE, str(number), NODE_TYPE] = ends[0][is_new], ends[1][is_new]
+    count = len(new) + num_parts
+    rows = symmetric(HeteroGraph({NODE_TYPE: count}, touching), num_threads=num_threads)
+    weights = np.zeros((count, len(wanted.names) + 1), np.int64)
+    for column, own in enumerate(wanted.weights):
+        weights[:, column] = np.bincount(place, own, count)  # a float64 sum of integers is exact below 2^53
+    weights[len(new) :, -1] = 1
+    return Level(rows.indptr, rows.indices, rows.weight_array, weights)
+
+
+def together(
+    level: Level, near: np.ndarray, num_parts: int, limits: np.ndarray, seed: int, num_threads: int
+) -> np.ndarray:
+    """Parts, (N,), of a graph with pins after a search that moves groups of neighbours as one, down a multilevel cycle.
+
+    Args:
+        near: (N,): parts to begin with. No part gets above its limit, or further above it.
+        limits: (C,): what a part may hold, without the pins.
+    """
+    limits, settings, rng = np.append(limits, 1), MultilevelSettings.of(), np.random.default_rng(seed)
+    bounds = np.maximum(limits, Parts(level, near, limits, num_parts).loads)
+    caps = settings.caps(level.totals, limits)
+    with ThreadPool(num_threads) as threads:
+        return descend(replace(level, groups=near), num_parts, bounds, caps, settings, rng, threads).parts
 
 
 def levels_of(whole: PartitionedGraph) -> dict[str, np.ndarray]:

@@ -262,15 +262,17 @@ class Parts:
     Attributes:
         parts: (N,), int32.
         loads: (P, C), int64.
-        limits: (C,), int64.
+        bounds: (P, C), int64: what each part may hold; given as (C,) for all, or (P, C).
+        limits: (C,), int64: the least of them.
     """
 
     def __init__(self, level: Level, parts: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
-        self.level, self.parts, self.limits, self.num_parts = level, parts, limits, num_parts
-        self.loads = np.zeros((num_parts, len(limits)), np.int64)
+        self.level, self.parts, self.num_parts = level, parts, num_parts
+        self.bounds = np.ascontiguousarray(np.broadcast_to(limits, (num_parts, limits.shape[-1])))
+        self.limits = self.bounds.min(axis=0)
+        self.loads = np.zeros(self.bounds.shape, np.int64)
         kernels.add_weights(parts, level.node_weights, self.loads)
         self.scales = scales_of(level.totals / num_parts)
-        self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
 
     @property
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -374,50 +376,53 @@ def inner_limits(totals: np.ndarray, limits: np.ndarray, num_parts: int) -> np.n
 
 
 def best_parts(
-    finest: Level,
-    num_parts: int,
-    limits: np.ndarray,
-    settings: MultilevelSettings,
-    rng: np.random.Generator,
+    finest: Level, num_parts: int, limits: np.ndarray, settings: MultilevelSettings, rng: np.random.Generator,
     threads: ThreadPool,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """(N,), int32: the best of several runs.
 
     Args:
         limits: (C,): what a part may hold.
     """
-    given, entries = settings.effort, len(finest.indices)
-    inner = inner_limits(finest.totals, limits, num_parts)
-
-    def run(start: Level, caps: np.ndarray) -> Parts:
-        """Down to the coarsest level and back; with groups, from these parts on."""
-        levels = coarsen(start, caps, given, settings.target(num_parts), rng, threads)
-        coarsest = levels.pop()
-        if len(coarsest.groups):
-            made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
-            made.refine(given.searches(len(coarsest.indices), entries), rng, threads)
-        else:
-            made = first_parts(coarsest, num_parts, limits, given, entries, rng, threads)
-        while levels:
-            level = levels.pop()
-            assert level.labels is not None  # only the coarsest has none
-            made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
-            made.rebalance(rng)
-            made.refine(given.searches(len(level.indices), entries), rng, threads)
-            level.labels = None
-        return made
-
     best: tuple[float, int] | None = None
     parts, runs = np.empty(0, np.int32), settings.repeats + settings.cycles
     for turn in range(runs):
         start = finest if turn < settings.repeats else replace(finest, groups=parts, labels=None)
-        made = run(start, settings.caps(finest.totals, limits, turn))
+        caps = settings.caps(finest.totals, limits, turn)
+        made = descend(start, num_parts, limits, caps, settings, rng, threads)
         if runs == 1:
             return made.parts
         score = made.score
         if best is None or score < best:
             best, parts = score, made.parts
     return parts
+
+
+def descend(
+    start: Level, num_parts: int, limits: np.ndarray, caps: np.ndarray, settings: MultilevelSettings,
+    rng: np.random.Generator, threads: ThreadPool,
+) -> Parts:  # fmt: skip
+    """Down to the coarsest level and back; with groups, from these parts on.
+
+    A part holds ``limits`` at most, (C,) or, with groups that keep to them, (P, C); a cluster ``caps``, (C,).
+    """
+    given, entries = settings.effort, len(start.indices)
+    inner = inner_limits(start.totals, limits, num_parts) if limits.ndim == 1 else limits
+    levels = coarsen(start, caps, given, settings.target(num_parts), rng, threads)
+    coarsest = levels.pop()
+    if len(coarsest.groups):
+        made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
+        made.refine(given.searches(len(coarsest.indices), entries), rng, threads)
+    else:
+        made = first_parts(coarsest, num_parts, limits, given, entries, rng, threads)
+    while levels:
+        level = levels.pop()
+        assert level.labels is not None  # only the coarsest has none
+        made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
+        made.rebalance(rng)
+        made.refine(given.searches(len(level.indices), entries), rng, threads)
+        level.labels = None
+    return made
 
 
 def first_parts(

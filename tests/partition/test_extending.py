@@ -14,7 +14,7 @@ import graph_emb as ge
 import partition
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.graph.typed import HeldOut, HeteroGraph
-from partition import cli
+from partition import cli, extending
 from partition.assignment import Assignment
 from partition.extending import cut_share, extended, with_levels
 
@@ -93,6 +93,71 @@ def test_a_full_part_takes_no_more_while_others_have_room() -> None:
     assert found.parts["_N"][: PARTS * SIZE].tolist() == before.parts["_N"].tolist()
     loose = extended(graph, before, balance=["nodes"], tolerance=1.0)
     assert np.bincount(loose.parts["_N"]).tolist() == [SIZE + 9, SIZE, SIZE]
+
+
+def two_groups() -> tuple[HeteroGraph, Assignment]:
+    """Six new friends who each know an old node of the first part, and six with four friends each in the second part;
+    each of the first six knows three of the others."""
+    first, other = np.arange(36, 42), np.arange(42, 48)
+    pairs = [(a, b) for group in (first, other) for a in group for b in group if a < b]
+    pairs += [(a, int(a) - 36) for a in first] + [(b, SIZE + k) for b in other for k in range(4)]
+    pairs += [(a, other[(i + k) % 6]) for i, a in enumerate(first) for k in range(3)]
+    src, dst = np.array(pairs).T
+    graph = cliques(PARTS)
+    ends = [
+        np.concatenate([own, *more]) for own, more in zip(graph.edges[ETYPE], ((src, dst), (dst, src)), strict=True)
+    ]
+    before = Assignment({"_N": np.repeat(np.arange(PARTS, dtype=np.int32), SIZE)}, PARTS)
+    return HeteroGraph({"_N": 48}, {ETYPE: (ends[0], ends[1])}), before
+
+
+def test_new_friends_move_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node by node each of the six stays with its own friends in the first part, though 18 edges are cut, not 6."""
+    graph, before = two_groups()
+    found = extended(graph, before, tolerance=1.0)
+    assert found.parts["_N"].tolist() == [*before.parts["_N"], *[1] * 12]
+    assert cut_share(graph, found) * graph.total_edges == 2 * 6
+    monkeypatch.setattr(extending, "together", lambda level, near, *rest: near)
+    alone = extended(graph, before, tolerance=1.0)
+    assert alone.parts["_N"].tolist() == [*before.parts["_N"], *[0] * 6, *[1] * 6]
+    assert cut_share(graph, alone) * graph.total_edges == 2 * 18
+
+
+def test_no_part_leaves_its_old_nodes_for_new_ones() -> None:
+    """Were those of the first part free, they would follow 20 new nodes to the second, and take 3 others along."""
+    old, many, few = cliques(PARTS), range(36, 56), range(56, 59)
+    pairs = [(a, b) for a in many for b in (a % SIZE, SIZE, SIZE + 1)] + [(a, b) for a in few for b in range(4)]
+    src, dst = np.array(pairs).T
+    ends = [np.concatenate([own, *more]) for own, more in zip(old.edges[ETYPE], ((src, dst), (dst, src)), strict=True)]
+    graph = HeteroGraph({"_N": 59}, {ETYPE: (ends[0], ends[1])})
+    before = Assignment({"_N": np.repeat(np.arange(PARTS, dtype=np.int32), SIZE)}, PARTS)
+    found = extended(graph, before, tolerance=3.0)
+    assert found.parts["_N"].tolist() == [*before.parts["_N"], *[1] * 20, *[0] * 3]
+
+
+def grown_by_chance(num: int, old: list[int]) -> tuple[HeteroGraph, Assignment]:
+    """Random edges among nodes of which the first are in parts of these sizes."""
+    rng = np.random.default_rng(3)
+    ends = rng.integers(0, num, 4 * num), rng.integers(0, num, 4 * num)
+    before = Assignment({"_N": np.repeat(np.arange(len(old), dtype=np.int32), old)}, len(old))
+    return HeteroGraph({"_N": num}, {ETYPE: ends}), before
+
+
+def test_a_part_above_its_limit_takes_none_and_no_other_gets_above_its_own() -> None:
+    graph, before = grown_by_chance(600, [230, 20, 20])
+    found = extended(graph, before, balance=["nodes"], tolerance=0.05)
+    assert found.parts["_N"][:270].tolist() == before.parts["_N"].tolist()
+    sizes = np.bincount(found.parts["_N"])
+    assert sizes[0] == 230  # of 210
+    assert sizes[1:].max() <= 210
+
+
+def test_the_parts_of_new_nodes_follow_the_seed_and_not_the_threads() -> None:
+    graph, before = grown_by_chance(3000, [100, 100, 100])
+    found = [extended(graph, before, seed=seed, num_threads=n).parts["_N"] for seed, n in ((0, 1), (0, 2), (1, 1))]
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+    assert all(np.array_equal(parts[:300], before.parts["_N"]) for parts in found)
 
 
 def test_the_report_says_when_a_repartition_pays(parts: partition.PartitionedGraph, tmp_path: Path) -> None:
