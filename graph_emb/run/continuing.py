@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.original_ids import SameIds
 from graph_emb.graph.readers.tables import read_npy
 from graph_emb.models.skipgram.config import MOST_WALKS, GoesOn, LineConfig, PlainWalkConfig, WalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.run_folder import read_run
-from graph_emb.table.initializers import FromParts, fill_rows_
+from graph_emb.table.initializers import FromParts
 from graph_emb.table.neighbour_mean import NeighbourMean
 
 CONTEXT = "context.npy"
@@ -51,6 +50,11 @@ class OldRun:
     graph: Graph
     token: NDArray[np.float32]
     context: NDArray[np.float32] | None
+
+    @property
+    def tables(self) -> list[NDArray[np.float32]]:
+        """The distinct tables, the token's first."""
+        return [self.token] if self.context is None else [self.token, self.context]
 
     @classmethod
     def read(cls, place: str | Path) -> OldRun:
@@ -171,20 +175,25 @@ def start_of(
     if not len(starts):
         raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
     src = graph.sources()
-    near = is_new[src] | is_new[graph.indices]
+    near = is_new[src] | is_new[graph.indices] if graph.directed else is_new[src]  # which has the others' reverses
     means = NeighbourMean((src[near], graph.indices[near]))
+    kept = place >= 0
+    tables = [np.zeros((graph.num_nodes, own.shape[1]), np.float32) for own in old.tables]
+    for table, own in zip(tables, old.tables, strict=True):
+        table[place[kept]] = own[kept]
+    new, values = means.values(
+        np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: np.concatenate([of[asked] for of in tables], 1)
+    )
+    # A token row is told by the context rows of its neighbours; of LINE those are of one order.
     width = old.token.shape[1]
-    first = np.zeros((graph.num_nodes, width + (0 if old.context is None else old.context.shape[1])), np.float32)
-    first[:, :width] = _usual_rows(model, seed, graph)
-    first[place[place >= 0], :width] = old.token[place >= 0]
-    if old.context is not None:
-        first[place[place >= 0], width:] = old.context[place >= 0]
-    new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: first[asked])
-    read = slice(width, None) if first.shape[1] == 2 * width else slice(width)  # of LINE contexts are of one order
-    first[new] = fitted_means(graph, is_new, first, new, values, seed, read)
-    token, context = np.ascontiguousarray(first[:, :width]), np.ascontiguousarray(first[:, width:])
+    read = slice(width, None) if values.shape[1] == 2 * width else slice(width)
+    values = fitted_means(graph, is_new, tables, new, values, seed, read)
+    for table, own in zip(tables, (values[:, :width], values[:, width:]), strict=False):
+        table[new] = own
+    alone = np.setdiff1d(np.flatnonzero(is_new), new, assume_unique=True)
+    tables[0][alone] = _usual_rows(model, seed, graph.directed, alone)
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
-    return GrownStart(token, None if old.context is None else context, is_new, starts, report)
+    return GrownStart(tables[0], tables[1] if len(tables) > 1 else None, is_new, starts, report)
 
 
 def cut_walks(model: WalkConfig) -> dict[str, int]:
@@ -250,13 +259,15 @@ def _around(graph: Graph, seeds: NDArray[np.bool_], reach: int) -> NDArray[np.bo
     return found
 
 
-def _usual_rows(model: PlainWalkConfig | LineConfig, seed: int, graph: Graph) -> NDArray[np.float32]:
-    """The usual first token rows, (N, D)."""
-    parts = [model]
+def _usual_rows(
+    model: PlainWalkConfig | LineConfig, seed: int, directed: bool, nodes: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The usual first token rows of some nodes, (B,) to (B, D)."""
+    parts: list[Any] = [model]
     if isinstance(model, LineConfig):
-        parts = [model.skipgram(order, directed=graph.directed) for order in model.orders]  # type: ignore[misc]
-    made = [torch.empty(graph.num_nodes, part.dim) for part in parts]
+        parts = [model.skipgram(order, directed=directed) for order in model.orders]
+    made = [torch.empty(len(nodes), part.dim) for part in parts]
     for part, own in zip(parts, made, strict=True):
-        fill_rows_(usual_rows(part, seed), own, 0, SameIds(graph.num_nodes))  # type: ignore[arg-type]
+        usual_rows(part, seed).fill_at_(own, nodes)
     rows: NDArray[np.float32] = torch.cat(made, dim=1).numpy()
     return rows

@@ -5,12 +5,15 @@ some directions than in others; whoever reads rows of new nodes as those of old 
 the old ones) then errs. The old nodes tell the way: from their neighbours' means to their own rows, a linear map is
 found by ridge regression, as Khodak et al. 2018, "A la carte embedding", give unseen words rows. It reads the
 neighbours' context rows where there are some, since a token row is trained to fit those, and it changes with the
-logarithm of the number of neighbours, with which rows grow.
+logarithm of the number of neighbours, with which rows grow. All old nodes count alike: means of many neighbours are
+known better, but counted by their number hubs alone would tell, whose rows follow their means by another map.
 
 Legend: N nodes, S old nodes of the fit, M nodes with means, D width, F numbers that the map reads, P penalties.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +33,7 @@ PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2)
 def fitted_means(
     graph: Graph,
     is_new: NDArray[np.bool_],
-    rows: NDArray[np.float32],
+    tables: Sequence[NDArray[np.float32]],
     nodes: NDArray[np.int64],
     means: NDArray[np.float64],
     seed: int,
@@ -41,7 +44,7 @@ def fitted_means(
     Args:
         graph: With old and new nodes.
         is_new: Bool, (N,).
-        rows: Those of old nodes, (N, D); others are not read.
+        tables: Rows of old nodes, (N, ...) each and side by side (N, D); others are not read.
         nodes: New nodes, (M,).
         means: What is mapped, of these nodes, (M, D).
         seed: Of the choice among more old nodes than are used.
@@ -56,15 +59,15 @@ def fitted_means(
     if has_any.sum() < LEAST_NODES * means[:, read].shape[1]:
         return means
     chosen, near, degrees = chosen[has_any], near[has_any], degrees[has_any].astype(np.float64)
-    own = near @ rows / degrees[:, None]
+    own = np.concatenate([near @ rows for rows in tables], axis=1) / degrees[:, None]
+    trained = np.concatenate([rows[chosen] for rows in tables], axis=1)
     logs = np.log(degrees)
     middle, low, high = logs.mean(), logs.min(), logs.max()
-    weights = np.sqrt(degrees / degrees.mean())[:, None]  # a mean of many is known better
-    inputs = _inputs(own[:, read], logs - middle) * weights
+    inputs = _inputs(own[:, read], logs - middle)
     if not inputs.any():
         return means
     with threadpool_limits(1, "blas"):
-        added = _ridge(inputs, (rows[chosen] - own) * weights)
+        added = _ridge(inputs, trained - own)
         found = np.log(np.maximum(np.diff(_old_neighbours(graph, is_new, nodes).indptr), 1)).clip(low, high)
         led: NDArray[np.float64] = means + _inputs(means[:, read], found - middle) @ added
     return led

@@ -50,7 +50,7 @@ def test_the_map_of_old_nodes_is_that_of_new_ones(directed: bool, monkeypatch: p
     monkeypatch.setattr(module, "PENALTIES", (1e-8,))  # or the weakest number of a row is led less far
     rows, values = eigen_rows(0)
     means = np.random.default_rng(1).normal(size=(NUM_NEW, 3))
-    found = fitted_means(blocks(0, directed), IS_NEW, rows, NEW, means, seed=0)
+    found = fitted_means(blocks(0, directed), IS_NEW, [rows], NEW, means, seed=0)
     assert np.abs(1.0 / values - 1.0).max() > 0.5
     np.testing.assert_allclose(found, means / values, rtol=0.01, atol=0.01)
 
@@ -68,7 +68,7 @@ def _ridge_of(inputs: NDArray[np.float64], targets: NDArray[np.float64], penalty
 
 @pytest.mark.parametrize("noise", [0.01, 2.0])
 def test_the_map_is_the_regression_whose_errors_on_nodes_left_out_are_least(noise: float) -> None:
-    """By its definition: a node counts once for each neighbour, and rows grow with the logarithm of their number."""
+    """By its definition: all nodes count alike, and rows grow with the logarithm of the number of neighbours."""
     graph, near, rng = blocks(5), walked(5), np.random.default_rng(7)
     degrees = (near > 0).sum(1)
     old = degrees > 0
@@ -78,9 +78,8 @@ def test_the_map_is_the_regression_whose_errors_on_nodes_left_out_are_least(nois
     rows[IS_NEW] = 100.0  # which nothing may read
     rows = rows.astype(np.float32).astype(np.float64)
     own, logs = (near @ rows)[old], np.log(degrees[old])
-    weights = np.sqrt(degrees[old] / degrees[old].mean())[:, None]
-    inputs = np.concatenate([own[:, 2:], own[:, 2:] * (logs - logs.mean())[:, None]], 1) * weights
-    targets = (rows[old] - own) * weights
+    inputs = np.concatenate([own[:, 2:], own[:, 2:] * (logs - logs.mean())[:, None]], 1)
+    targets = rows[old] - own
     scale = (inputs**2).sum() / inputs.shape[1]
     errors = [(left_out(inputs, targets, scale * penalty) ** 2).sum() for penalty in module.PENALTIES]
     added = _ridge_of(inputs, targets, scale * module.PENALTIES[int(np.argmin(errors))])
@@ -88,7 +87,7 @@ def test_the_map_is_the_regression_whose_errors_on_nodes_left_out_are_least(nois
     arcs = csr_matrix((np.ones(len(graph.indices)), graph.indices, graph.indptr)).toarray()
     told = np.log((arcs[IS_NEW][:, ~IS_NEW] > 0).sum(1)).clip(logs.min(), logs.max()) - logs.mean()
     wanted = means + np.concatenate([means[:, 2:], means[:, 2:] * told[:, None]], 1) @ added
-    found = fitted_means(graph, IS_NEW, rows.astype(np.float32), NEW, means, 0, slice(2, None))
+    found = fitted_means(graph, IS_NEW, [rows.astype(np.float32)], NEW, means, 0, slice(2, None))
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     assert np.abs(found - means).max() > 0.1
 
@@ -98,15 +97,19 @@ def test_what_says_nothing_of_rows_leaves_the_mean_nearly_as_it_is() -> None:
     rng = np.random.default_rng(2)
     rows = (rng.normal(size=(NUM_OLD + NUM_NEW, 8)) * 1e-2 + 1.0).astype(np.float32)
     means = np.ones((1, 8))
-    np.testing.assert_allclose(fitted_means(blocks(2), IS_NEW, rows, NEW[:1], means, seed=0), means, rtol=0.02)
+    np.testing.assert_allclose(fitted_means(blocks(2), IS_NEW, [rows], NEW[:1], means, seed=0), means, rtol=0.02)
 
 
 def test_few_old_nodes_tell_nothing() -> None:
     means = np.random.default_rng(3).normal(size=(2, 16))
     rows = np.random.default_rng(4).normal(size=(NUM_OLD + NUM_NEW, 16)).astype(np.float32)
-    assert np.array_equal(fitted_means(blocks(3), IS_NEW, rows, NEW[:2], means, seed=0), means)  # 60 of 64
-    assert not np.array_equal(fitted_means(blocks(3), IS_NEW, rows[:, :8], NEW[:2], means[:, :8], seed=0), means[:, :8])
-    assert np.array_equal(fitted_means(blocks(3), IS_NEW, rows[:, :8] * 0, NEW[:2], means[:, :8], seed=0), means[:, :8])
+    assert np.array_equal(fitted_means(blocks(3), IS_NEW, [rows], NEW[:2], means, seed=0), means)  # 60 of 64
+    assert not np.array_equal(
+        fitted_means(blocks(3), IS_NEW, [rows[:, :8]], NEW[:2], means[:, :8], seed=0), means[:, :8]
+    )
+    assert np.array_equal(
+        fitted_means(blocks(3), IS_NEW, [rows[:, :8] * 0], NEW[:2], means[:, :8], seed=0), means[:, :8]
+    )
 
 
 def test_some_of_many_old_nodes_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def test_some_of_many_old_nodes_do(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, values = eigen_rows(0)
     rows[:NUM_OLD] += np.random.default_rng(0).normal(size=(NUM_OLD, 3)).astype(np.float32) * 1e-2
     means = np.random.default_rng(1).normal(size=(NUM_NEW, 3))
-    first, same, other = (fitted_means(blocks(0), IS_NEW, rows, NEW, means, seed=seed) for seed in (0, 0, -1))
+    first, same, other = (fitted_means(blocks(0), IS_NEW, [rows], NEW, means, seed=seed) for seed in (0, 0, -1))
     assert np.array_equal(first, same)
     assert not np.array_equal(first, other)
     np.testing.assert_allclose(first, means / values, rtol=0.3, atol=0.1)
@@ -131,7 +134,7 @@ def test_numbers_of_neighbours_beyond_those_of_old_nodes_count_as_the_nearest() 
     graph = Graph.from_edges(np.concatenate([src, new]), np.concatenate([dst, known]), NUM_OLD + 4)
     rows = rng.normal(size=(NUM_OLD + 4, 3)).astype(np.float32)
     nodes = NUM_OLD + np.arange(4)
-    found = fitted_means(graph, np.arange(NUM_OLD + 4) >= NUM_OLD, rows, nodes, np.ones((4, 3)), seed=0)
+    found = fitted_means(graph, np.arange(NUM_OLD + 4) >= NUM_OLD, [rows], nodes, np.ones((4, 3)), seed=0)
     assert asked[0] < asked[1] < asked[2] < asked[3]
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[2], found[3])

@@ -174,7 +174,7 @@ def test_first_rows_are_told_from_context_rows(old: Path) -> None:
     means = np.concatenate(list(rows[:, :2].astype(np.float64).mean(1)))[None]
     table, is_new = np.concatenate([*rows], axis=1), np.arange(61) == 60
     table = np.concatenate([table, np.full((1, 16), 50.0, np.float32)])
-    wanted = fitted_means(now, is_new, table, np.array([60]), means, 0, slice(8, None))
+    wanted = fitted_means(now, is_new, [table], np.array([60]), means, 0, slice(8, None))
     assert found.context is not None
     assert np.allclose(np.concatenate([found.token[60], found.context[60]]), wanted[0], atol=1e-6)
     assert np.array_equal(np.stack([found.token[:60], found.context[:60]]), rows)
