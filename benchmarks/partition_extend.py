@@ -21,7 +21,7 @@ import numpy as np
 from tabulate import tabulate
 
 import graph_emb as ge
-from graph_emb.core.threads import ThreadPool
+from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment
 from partition.extending import cut_share, extended, pinned
@@ -85,7 +85,7 @@ def bound(growth: Growth, num_parts: int, first: float, seed: int) -> dict[str, 
     parts[:num] = before.homogeneous()
     new, wanted = np.arange(num, growth.total), constraints(whole)
     level, limits = pinned(whole, parts, new, wanted, num_parts, 1), np.append(wanted.limits(num_parts), 1)
-    with ThreadPool() as threads:
+    with ThreadPool(thread_count(None)) as threads:
         rng, settings = np.random.default_rng(seed), MultilevelSettings.of("high")
         found = best_parts(level, num_parts, limits, settings, rng, threads)
     pins = found[len(new) :]

@@ -188,8 +188,8 @@ def start_of(
     width = old.token.shape[1]
     read = slice(width, None) if values.shape[1] == 2 * width else slice(width)
     values = fitted_means(graph, is_new, tables, new, values, seed, read)
-    for table, own in zip(tables, (values[:, :width], values[:, width:]), strict=False):
-        table[new] = own
+    for table, columns in zip(tables, (slice(width), slice(width, None)), strict=False):
+        table[new] = values[:, columns]
     alone = np.setdiff1d(np.flatnonzero(is_new), new, assume_unique=True)
     tables[0][alone] = _usual_rows(model, seed, graph.directed, alone)
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
