@@ -373,7 +373,7 @@ class RunConfig(Settings):
 
         Trainers that share rows in place (``parallel.hogwild``) exchange none.
         """
-        names = ("exchange_walks", "negative_pool", "remote_negatives", "overlap")
+        names = ("exchange_walks", "negative_pool", "remote_negatives", "overlap", "reduction")
         given = [name for name in names if getattr(self.model, name, None)]
         given += ["wire_dtype"] if self.parallel.wire_dtype is not None else []
         return f"parallel.{given[0]}" if given else None
@@ -472,6 +472,7 @@ class RunConfig(Settings):
             ("negative_pool", model.negative_pool, model.in_place),
             ("remote_negatives", model.remote_negatives, model.in_place and not paced and not self.parallel.hogwild),
             ("overlap", model.overlap, model.in_place and not paced and not self.parallel.hogwild),
+            ("reduction", model.reduction, model.in_place and not paced and not self.parallel.hogwild),
             ("hogwild", self.parallel.hogwild, model.in_place or paced),
         ):
             if value and not honoured:

@@ -16,14 +16,18 @@ from tabulate import tabulate
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import WalkConfig
-from graph_emb.models.skipgram.local_sgd import usual_walks
+from graph_emb.models.skipgram.local_sgd import GROWTH, usual_walks
 from graph_emb.models.skipgram.model import num_blocks
 from graph_emb.models.skipgram.rates import rate_of_walks
+from graph_emb.models.skipgram.steps import cut_sizes
+from graph_emb.models.skipgram.training import joint_walks
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 MESSAGES = 5
 """Exchanges of an interval: numbers, ids and rows of the pull; numbers and rows of the changes."""
+SIZES = 6
+"""Lengths of intervals whose rows are counted."""
 _GBIT = {"mbit": 1e-3, "gbit": 1.0}
 
 
@@ -151,8 +155,9 @@ def bytes_of_token(
 ) -> tuple[float, float]:
     """Bytes that a machine sends for each of its tokens, and its tokens between two exchanges, by walking some.
 
-    The walks of an interval are drawn, and the distinct rows of other machines are counted that they and their
-    negatives need. Walkers that travel are left out.
+    The walks of the longest interval are drawn, and the distinct rows of other machines are counted that they, or
+    ``SIZES`` shorter beginnings of them, and their negatives need; intervals between have rows between. Walkers that
+    travel are left out.
 
     Args:
         graph: As the walks see it.
@@ -167,20 +172,39 @@ def bytes_of_token(
     if config.rate_follows_walks:
         rate = config.rate_share * rate_of_walks(total * config.walk_length, graph.num_arcs)
     interval = config.exchange_walks or usual_walks(graph.num_nodes, hosts, config.walk_length, total, rate)
+    grows = config.adaptive(lockstep=True) and not config.exchange_walks
+    sizes = _intervals(total, config.epochs, interval * hosts, hosts, config.walk_length, GROWTH if grows else 0.0)
     negatives = NegativeSampler(sampler.degrees(), config.negative_power, seed=seed)
-    walks, index = next(iter(sampler.numbered_batches(interval * hosts)))
+    walks, index = next(iter(sampler.numbered_batches(int(sizes.max()))))
     drawn = negatives.sample_for(index, num_blocks(config.walk_length, config) * config.shared_negatives)
-    rows, tokens, home = 0, 0, parts[walks[:, 0]]
-    for host in range(hosts):
-        own = walks[home == host]
-        nodes = _others(own[own >= 0], parts, host)
-        both = np.union1d(nodes, _others(drawn[home == host].ravel(), parts, host))
-        rows += len(both) + (len(nodes) if config.tables == 2 else 0)
-        tokens += int((own >= 0).sum())
-    return rows / tokens * bytes_of_row(config.dim), tokens / hosts
+    home = parts[walks[:, 0]]
+
+    def rows_of(num: int) -> int:
+        rows = 0
+        for host in range(hosts):
+            own = home[:num] == host
+            nodes = _others(walks[:num][own].ravel(), parts, host)
+            both = np.union1d(nodes, _others(drawn[:num][own].ravel(), parts, host))
+            rows += len(both) + (len(nodes) if config.tables == 2 else 0)
+        return rows
+
+    tried = np.unique(np.geomspace(sizes.min(), len(walks), SIZES).astype(np.int64))
+    rows = np.interp(sizes, tried, [rows_of(int(num)) for num in tried]).sum()
+    tokens = float(sizes.sum()) * (walks >= 0).sum() / len(walks)
+    return rows / tokens * bytes_of_row(config.dim), tokens / len(sizes) / hosts
+
+
+def _intervals(total: int, epochs: int, size: int, hosts: int, walk_length: int, growth: float) -> np.ndarray:
+    """The walks of each interval of a training of ``total`` walks, over all machines."""
+    found: list[int] = []
+    per_epoch, batch = total // epochs, joint_walks(hosts, walk_length, size)
+    for begun in range(0, total, per_epoch):
+        for first in range(begun, begun + per_epoch, batch):
+            found += cut_sizes(first, min(batch, begun + per_epoch - first), size, growth)
+    return np.array(found)
 
 
 def _others(nodes: np.ndarray, parts: np.ndarray, host: int) -> np.ndarray:
     """The distinct ones of nodes that are on other machines, ascending."""
-    found: np.ndarray = np.unique(nodes[parts[nodes] != host])
+    found: np.ndarray = np.unique(nodes[(nodes >= 0) & (parts[nodes] != host)])
     return found

@@ -62,6 +62,17 @@ def test_bytes_follow_the_rows_of_other_machines() -> None:
     assert one == pytest.approx(far / 2, rel=0.1)
 
 
+def test_growing_intervals_send_fewer_bytes() -> None:
+    """Longer intervals need few rows more: nearly all of them are there already."""
+    config = PlainWalkConfig(dim=4, walk_length=10, num_walks=60, shared_negatives=1, block=10, lr=0.025)
+    parts = np.repeat([0, 1], 50)
+    adasum, tokens = bytes_of_token(two_rings(50), parts, config, 2)
+    added, fewer = bytes_of_token(two_rings(50), parts, config.model_copy(update={"reduction": "sum"}), 2)
+    assert fewer == 80  # 400 exchanges of 6,000 walks of 10 tokens and 2 machines: 8 walks each, rounded up
+    assert tokens == pytest.approx(60_000 / 36 / 2)  # 16 walks 8 times, then .15 of those before
+    assert adasum < 0.3 * added
+
+
 @pytest.mark.parametrize(
     ("words", "expected"), [("10gbit", (10.0, 50.0)), ("250Mbit", (0.25, 50.0)), ("1gbit,80us", (1.0, 80.0))]
 )

@@ -266,6 +266,8 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
             "parallel.exchange_walks has no effect with train.rule",
         ),
         ({**COLLECTIVE, "exchange_walks": 9}, {"path": "optimizer"}, "parallel.exchange_walks has no effect"),
+        ({**COLLECTIVE, "reduction": "sum"}, {"path": "optimizer"}, "parallel.reduction has no effect"),
+        ({**COLLECTIVE, "reduction": "adasum", "overlap": True}, {}, "reduction = 'adasum' needs the changes of one"),
         ({**COLLECTIVE, "negative_pool": 9}, {"rule": "adam"}, "parallel.negative_pool has no effect with train.rule"),
         ({**COLLECTIVE, "remote_negatives": 9}, {"rule": "adam"}, "parallel.remote_negatives has no effect with"),
         ({**COLLECTIVE, "remote_negatives": 9, "hogwild": True}, {}, "parallel.remote_negatives has no effect with"),
@@ -273,6 +275,11 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
         ({**COLLECTIVE, "overlap": True}, {"rule": "adam"}, "parallel.overlap has no effect with train.rule"),
         ({**COLLECTIVE, "overlap": True, "hogwild": True}, {}, "parallel.overlap has no effect with"),
         ({"overlap": True}, {}, "parallel.overlap has no effect on one process"),
+        (
+            {"mode": "kvstore", "servers": 1, "trainers": 2, "reduction": "adasum"},
+            {},
+            "parallel.reduction has no effect with",
+        ),
         (
             {"mode": "kvstore", "servers": 1, "trainers": 2, "overlap": True},
             {},

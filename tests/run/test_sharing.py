@@ -42,6 +42,7 @@ def config_of(model: Any = "deepwalk", parallel: dict[str, Any] | None = None, *
         (config_of(parallel={**TWO, "hogwild": False}), False, ""),
         (config_of(parallel={**TWO, "overlap": True}), False, "parallel.overlap is given"),
         (config_of(parallel={**TWO, "exchange_walks": 9}), False, "parallel.exchange_walks is given"),
+        (config_of(parallel={**TWO, "reduction": "sum"}), False, "parallel.reduction is given"),
         (config_of(parallel={**TWO, "negative_pool": 9}), False, "parallel.negative_pool is given"),
         (config_of(parallel={**SERVED, "negative_pool": 9}), False, "parallel.negative_pool is given"),
         (config_of(parallel={**TWO, "remote_negatives": 9}), False, "parallel.remote_negatives is given"),

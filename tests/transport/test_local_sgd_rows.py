@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.transport.local_sgd_rows import LocalSGDRows, OverlappedRows
+from graph_emb.transport.local_sgd_rows import LocalSGDRows
+from graph_emb.transport.overlapped_rows import OverlappedRows
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -65,6 +66,45 @@ def test_changes_of_all_ranks_add_up(ranks: Ranks, world_size: int, names: list[
     for _, _, rows, steps in found:
         assert all(torch.equal(mine, table) for mine, table in zip(rows, tables, strict=True))
         assert steps == TURNS
+
+
+JOINED = {0: [[2.0, 0.0]], 1: [[0.0, 4.0]], 2: [[6.0, 0.0]]}
+"""By how much each rank changes row 0 of the first one, which is its own, and which starts at (1, 1)."""
+
+
+def joined_on_a_rank(frozen: bool) -> list[list[float]]:
+    """Row 0 after an interval in which all ranks changed it, its owner in place."""
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        ones = ge.initializers.FromArray(torch.ones(3, 2))
+        table = ge.DistEmbedding(3, 2, "a", ones, part_policy=ge.RangeBook([0, 1, 2, 3]))
+        if frozen:
+            table.freeze(torch.tensor([0]) if transport.rank == 0 else torch.empty(0, dtype=torch.int64))
+        copies, change = LocalSGDRows(transport, ["a"], adaptive=True), torch.tensor(JOINED[transport.rank])
+        for _ in range(2):
+            own = transport.rank == 0
+            (pulled,) = copies.pull([torch.empty(0, dtype=torch.int64) if own else torch.tensor([0])])
+            if not own:
+                pulled += change
+            elif not frozen:
+                table.shard.weight += change
+            copies.give_back()
+        found: list[list[float]] = table.weight[:].tolist()
+        return found
+    finally:
+        ge.shutdown()
+
+
+def test_changes_of_one_row_are_joined_by_adasum(ranks: Ranks) -> None:
+    """(2, 0) and (0, 4) have nothing in common: (2, 4). With (6, 0) it has, so that .7 of it and 5/6 of that remain."""
+    expected = [1 + 2 * (2 * 0.7 + 6 * 5 / 6), 1 + 2 * (4 * 0.7)]
+    for rows in ranks.run(joined_on_a_rank, 3, False):
+        assert rows[0] == pytest.approx(expected)
+        assert rows[1:] == [[1.0, 1.0]] * 2
+
+
+def test_a_frozen_row_keeps_its_values(ranks: Ranks) -> None:
+    assert ranks.run(joined_on_a_rank, 3, True)[1] == [[1.0, 1.0]] * 3
 
 
 def overlapped_on_a_rank(names: list[str], turns: int) -> list[Any]:

@@ -28,7 +28,8 @@ from graph_emb.models.skipgram.steps import (
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
 from graph_emb.transport.collective import CollectiveTransport
-from graph_emb.transport.local_sgd_rows import LocalSGDRows, OverlappedRows
+from graph_emb.transport.local_sgd_rows import LocalSGDRows
+from graph_emb.transport.overlapped_rows import OverlappedRows
 
 EXCHANGES = 400
 """Exchanges of a whole training by default, at most."""
@@ -43,6 +44,9 @@ MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
 COPIES = 0.125
 """Memory of copies of rows that lie in files, in units of what is held of these."""
+GROWTH = 0.15
+"""Of all walks so far, the share that an interval is long by default where changes are joined by AdaSum: rows move far
+at first, and less and less."""
 LEAST_INTERVALS = 16
 """Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
 
@@ -97,11 +101,13 @@ class LockstepCopies:
 
     Args:
         model: Tables in collective mode.
+        adaptive: As of ``LocalSGDRows``.
     """
 
-    def __init__(self, model: SkipGram) -> None:
+    def __init__(self, model: SkipGram, adaptive: bool) -> None:
         self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
-        self._rows = LocalSGDRows(model.embedding.transport, [table.name for table in model.tables])
+        names = [table.name for table in model.tables]
+        self._rows = LocalSGDRows(model.embedding.transport, names, adaptive=adaptive)
         self._tables = len(model.tables)
 
     def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
@@ -109,7 +115,7 @@ class LockstepCopies:
         return [rows.numpy() for rows in self._rows.pull([ids[:num_tokens], ids][-self._tables :])]
 
     def give_back(self) -> None:
-        """Add to the owners' rows by how much the copies have changed."""
+        """Bring to the owners' rows by how much the copies have changed."""
         self._rows.give_back()
 
 
@@ -203,27 +209,26 @@ class ExchangeSteps:
     the bits of ``InPlaceSteps``. Of several ranks:
 
     Before its walks a rank pulls the rows of other ranks that they need. It then trains on its own rows in place and
-    on the copies as if all were here, and sends the owners by how much each copy has changed; an owner adds up what
-    comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks (local SGD, as
-    word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+    on the copies as if all were here, and sends the owners by how much each copy has changed; an owner joins what
+    comes with its own changes (``reduction``). Ranks thus see each other's changes with a delay of an interval (local
+    SGD, as word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+
+    What the delay costs: both ranks move a row as if the other did not. Their sum goes too far, the more the longer
+    they are apart, and dot products feel it more than directions. AdaSum takes what both changes have in common once,
+    so that exchanges may be fewer: few where much has been trained, since rows move less and less (``GROWTH``).
 
     With ``overlap`` they travel while the next walks train, and every change is seen one
-    interval later (``OverlappedRows``); at the end of a batch all rows are whole.
+    interval later (``OverlappedRows``) and added; at the end of a batch all rows are whole.
 
     In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
     machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
     same rows but for rounding.
 
-    What the delay costs: both ranks move a row as if the other did not, so together they go too far, the more the
-    longer they are apart. BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
-    one process, 30.4 with 50 exchanges, 28.5 with 13. Dot products feel it more, because rows become too long. A pool
-    of 4,096 negatives for 1,024 walks takes another 1.3 of the F1; local negatives take 4.0.
-
     Args:
         model: Tables that ``fits`` accepts.
         negatives, decay: As for every stepper.
         pool, threads: Threads of this rank; they share rows without locks.
-        size: Walks between two exchanges, of all ranks that walk together; see ``walks_together``.
+        size: Walks between two exchanges, of all ranks that walk together, at least; see ``walks_together``.
         wait: Barrier between pulling rows and pushing changes, so that every trainer pulls before any pushes.
     Attributes:
         intervals: Intervals that a batch should have, at least.
@@ -244,6 +249,7 @@ class ExchangeSteps:
         self._kernel = Kernel(model.config, self._negatives)
         transport = model.embedding.transport
         self._copies: LockstepCopies | PushedCopies | CachedCopies | None = None
+        self._growth = 0.0
         self._overlapped: OverlappedRows | None = None
         if model.config.overlap and isinstance(transport, CollectiveTransport):
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
@@ -251,7 +257,9 @@ class ExchangeSteps:
         elif model.file is not None:
             self._copies = CachedCopies(model)
         else:
-            self._copies = LockstepCopies(model) if transport.lockstep else PushedCopies(model, wait)
+            adaptive = model.config.adaptive(lockstep=transport.lockstep)
+            self._copies = LockstepCopies(model, adaptive) if transport.lockstep else PushedCopies(model, wait)
+            self._growth = GROWTH if adaptive and not model.config.exchange_walks else 0.0
         self.size = size
         self.intervals = 1 if self._overlapped is None else LEAST_INTERVALS
         self._places = np.full(model.num_nodes, -1, np.int32)
@@ -279,7 +287,7 @@ class ExchangeSteps:
         if isinstance(self._copies, CachedCopies):
             return summed(self._cached(self._copies, batch))
         if self._overlapped is None:
-            return summed(self._exchange(self._number(piece)) for piece in batch.cut(self.size))
+            return summed(self._exchange(self._number(piece)) for piece in batch.cut(self.size, self._growth))
         numbered = [self._number(piece) for piece in batch.cut(self.size)]
         tables = len(self._model.tables)
         self._overlapped.plan([[one.others[: one.num_tokens], one.others][-tables:] for one in numbered])

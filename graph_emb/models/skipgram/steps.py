@@ -109,6 +109,15 @@ def rate_of_sampler(sampler: PartitionedWalkSampler, epochs: int) -> float:
     return rate_of_walks(tokens, sampler.num_arcs())
 
 
+def cut_sizes(done: int, total: int, size: int, growth: float = 0.0) -> Iterator[int]:
+    """The sizes of the pieces of a batch of ``total`` walks after ``done`` ones, see ``WalkBatch.cut``."""
+    end = done + total
+    while done < end:
+        piece = min(max(size, int(growth * done)), end - done)
+        yield piece
+        done += piece
+
+
 @dataclass(frozen=True)
 class WalkBatch:
     """This rank's walks of a batch.
@@ -133,13 +142,17 @@ class WalkBatch:
         """Walks of the training before this batch."""
         return self.begun + self.first
 
-    def cut(self, size: int) -> Iterator[WalkBatch]:
-        """Pieces of ``size`` walks of all ranks; every rank gets the same number of pieces."""
-        for start in range(0, self.total, size):
-            total = min(size, self.total - start)
-            first = self.first + start
+    def cut(self, size: int, growth: float = 0.0) -> Iterator[WalkBatch]:
+        """Pieces of ``size`` walks of all ranks; every rank gets the same number of pieces.
+
+        Args:
+            growth: A piece is longer where that is this share of the walks before it.
+        """
+        first = self.first
+        for total in cut_sizes(self.done, self.total, size, growth):
             low, high = np.searchsorted(self.index, (first, first + total))
             yield WalkBatch(self.walks[low:high], self.index[low:high], self.epoch, first, total, self.begun)
+            first += total
 
 
 class Steps(Protocol):

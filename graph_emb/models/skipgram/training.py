@@ -312,6 +312,12 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
     return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
 
 
+def joint_walks(ranks: int, walk_length: int, size: int, least: int = 1) -> int:
+    """Walks of a batch of ranks that walk together: ``least`` steps of ``size`` walks, and ``TOKENS_PER_ROUND``."""
+    wanted = ranks * max(1, TOKENS_PER_ROUND // walk_length)
+    return max(least, wanted // size) * size
+
+
 def _batches(
     sampler: Sampler, steps: Steps, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
 ) -> Iterator[WalkBatch]:
@@ -320,9 +326,8 @@ def _batches(
     if isinstance(steps, BucketSteps):
         size = steps.size
     elif not isinstance(sampler, WalkSampler):
-        wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
-        size = max(least, wanted // steps.size) * steps.size
+        size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, least)
     elif isinstance(steps, ExchangeSteps):  # rows come from a disk: the log, and who presses Ctrl-C, should not wait
         size = min(size, FILE_INTERVALS * steps.size)
     per_epoch = sampler.num_walks_per_epoch

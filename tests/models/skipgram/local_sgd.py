@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,14 @@ def fill(model: SkipGram) -> None:
         table.weight[:] = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(number)) * 0.3
 
 
-def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> list[np.ndarray]:
-    """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up.
+def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int, borders: list[int]) -> list[np.ndarray]:
+    """Local SGD in so many words: each rank trains a copy of everything, and all changes of an interval are joined.
 
-    Where exchanges overlap, a rank sees rows of others as they were an interval before, with its own changes of the
-    two intervals before on top; the others' changes reach the owner an interval late.
+    ``borders`` are the first walks of the intervals, and the number of all. Where exchanges overlap, a rank sees rows
+    of others as they were an interval before, with its own changes of the two intervals before on top; the others'
+    changes reach the owner an interval late.
     """
     graph = graph_of_groups()
-    assert config.exchange_walks
     negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
     kernels = [Kernel(config, negatives)] * world_size
     tables = [
@@ -57,11 +58,10 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
         near = [NearNegativeSampler(negatives, (int(own[0]), int(own[-1]) + 1), *options) for own in owned]
         kernels = [Kernel(config, sampler) for sampler in near]
     decay = WalkRates(config.first_lr, len(walks))
-    step = config.exchange_walks * world_size
     late = bool(config.overlap)
     seen = [table.copy() for table in tables]  # rows as others get them in the next interval
     turns: list[list[list[np.ndarray]]] = []  # changes of copies, by interval, rank and table
-    for low in range(0, len(walks), step):
+    for low, high in pairwise(borders):
         begun = [table.copy() for table in tables]
         held, under_way = (seen, turns[-2:]) if late else (begun, [])
         turns.append([])
@@ -71,7 +71,7 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
                 np.where(own, table, old + sum(turn[rank][t] for turn in under_way))
                 for t, (table, old) in enumerate(zip(begun, held, strict=True))
             ]
-            index = low + np.flatnonzero(owner[low : low + step] == rank)
+            index = low + np.flatnonzero(owner[low:high] == rank)
             copies = [view.copy() for view in views]
             if len(index):
                 pair = (copies[0], copies[-1])
@@ -83,9 +83,28 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
                 table += np.where(own, change, 0)
             turns[-1].append([np.where(own, 0, change) for change in changes])
         seen = begun
-        add(tables, turns[-2:-1] if late else turns[-1:])
+        if config.adaptive(lockstep=True):
+            join(tables, begun, turns[-1])
+        else:
+            add(tables, turns[-2:-1] if late else turns[-1:])
     add(tables, turns[-1:] if late else [])
     return tables
+
+
+def join(tables: list[np.ndarray], begun: list[np.ndarray], changes: list[list[np.ndarray]]) -> None:
+    """Join the changes of an interval, by rank and table, with the owners' by AdaSum, rank after rank."""
+    for of_rank in changes:
+        for table, before, change in zip(tables, begun, of_rank, strict=True):
+            table[:] = before + adasum(table - before, change)
+
+
+def adasum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Row by row, each less half of what the other has in its direction; in float64."""
+    a, b = one.astype(float), other.astype(float)
+    common = (a * b).sum(1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        shares = [np.nan_to_num(common / (2 * (c * c).sum(1, keepdims=True))) for c in (a, b)]
+    return ((1 - shares[0]) * a + (1 - shares[1]) * b).astype(np.float32)
 
 
 def add(tables: list[np.ndarray], turns: list[list[list[np.ndarray]]]) -> None:

@@ -85,6 +85,7 @@ def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
     [
         (2, [0, 25, 40], 2, {}),
         (3, BOUNDS, 1, {}),
+        (3, BOUNDS, 2, {"reduction": "sum"}),
         (3, [0, 10, 25, 40], 2, {"remote_negatives": 2, "shared_negatives": 5}),
         (2, [0, 25, 40], 1, {"remote_negatives": 1}),
         (2, BOUNDS, 2, {"negative_pool": 7}),
@@ -92,20 +93,35 @@ def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
         (3, BOUNDS, 1, {"overlap": True}),
     ],
 )
-def test_sgd_adds_up_what_each_rank_has_learnt(
+def test_sgd_joins_what_each_rank_has_learnt(
     ranks: Ranks, world_size: int, bounds: list[int], tables: int, options: dict[str, int]
 ) -> None:
     walks = 12 if options.get("overlap") else 30
     config = {**SMALL, "exchange_walks": walks, "tables": tables, **options}
     found = ranks.run(trained_on_a_rank, world_size, config, bounds, {})
-    expected = exchanged(SkipGramConfig(**config), bounds, world_size)
-    exchanges = -(-160 // (walks * world_size))
+    borders = [*range(0, 160, walks * world_size), 160]
+    expected = exchanged(SkipGramConfig(**config), bounds, world_size, borders)
+    exchanges = len(borders) - 1
     for rank in found:
         for mine, other in zip(rank["rows"], expected, strict=True):
             np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
         assert rank["pushes"] == exchanges
         assert rank["pulls"] == len(rank["history"])  # each line looks at some rows
         assert (rank["history"][-1].hidden_share > 0) == bool(options.get("overlap"))
+
+
+@pytest.mark.dist
+def test_intervals_grow_with_the_walks_behind_them(ranks: Ranks) -> None:
+    """Two walks of each rank at first, then .15 of the walks so far."""
+    found = ranks.run(trained_on_a_rank, 2, SMALL, [0, 25, 40], {})
+    borders = [0]
+    while borders[-1] < 160:
+        borders.append(min(160, borders[-1] + max(2, int(0.15 * borders[-1]))))
+    expected = exchanged(SkipGramConfig(**SMALL), [0, 25, 40], 2, borders)
+    for rank in found:
+        assert rank["pushes"] == len(borders) - 1
+        for mine, other in zip(rank["rows"], expected, strict=True):
+            np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.dist

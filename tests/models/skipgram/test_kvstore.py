@@ -72,7 +72,7 @@ def run(config: dict[str, Any], machines: int, frozen: tuple[int, ...] = ()) -> 
 @pytest.mark.parametrize(("machines", "tables", "pool"), [(1, 2, 0), (2, 1, 0), (2, 2, 7)])
 def test_sgd_adds_up_what_each_trainer_has_learnt(machines: int, tables: int, pool: int) -> None:
     config = {**SMALL, "exchange_walks": 30, "tables": tables, "negative_pool": pool}
-    expected = exchanged(SkipGramConfig(**config), BOUNDS, 2)
+    expected = exchanged(SkipGramConfig(**config, reduction="sum"), BOUNDS, 2, [0, 60, 120, 160])
     found = run(config, machines)
     for trainer in found:
         for mine, other in zip(trainer["rows"], expected, strict=True):
