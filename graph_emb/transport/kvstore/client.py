@@ -21,7 +21,7 @@ from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, checked_wire
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.growing_client import Calls, GrowingClient
+from graph_emb.transport.kvstore.growing_client import GrowingClient
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
@@ -162,30 +162,6 @@ class KVStoreTransport(GrowingClient):
         opening = (table, self._made[table])
         self._made[table] += 1
         self._exchange.ask([(0, "reopen", (opening, found.key), ())])
-
-    def _on_all_servers(self, calls: Calls) -> dict[str, str]:
-        """Make calls that allocate at each machine's first server, then those by which the others map; returns the
-        names of this machine's segments."""
-        hosts, firsts = self._hosts, self._firsts
-        names = [answer.value for answer in self._exchange.ask(calls(firsts, lambda server: None))]
-
-        def known(server: int) -> Any:
-            found = names[hosts.machine_of(server)]
-            return found.get("", found)
-
-        self._exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
-        here: dict[str, str] = names[self._session.machine]
-        return here
-
-    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
-        """Let the servers that allocated know that this trainer needs the names of the segments no more."""
-        for server in self._firsts:
-            self._exchange.tell(server, "mapped", key, optimizer)
-
-    @property
-    def _firsts(self) -> range:
-        """The first server of each machine."""
-        return range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
 
     def destroy(self, table: str) -> None:
         """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear

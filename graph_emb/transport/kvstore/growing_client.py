@@ -31,7 +31,7 @@ from graph_emb.table.shard import RowCopy, lend
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import LiveTables, TableRows, Transport
 from graph_emb.transport.kvstore.layout import Hosts, server_book
-from graph_emb.transport.kvstore.rpc import Answer, Exchange, sendable
+from graph_emb.transport.kvstore.rpc import Answer, Exchange, Session, sendable
 from graph_emb.transport.kvstore.shared import SharedShard, SparseRows
 from graph_emb.transport.kvstore.trainer_table import TrainerTable
 
@@ -53,10 +53,11 @@ def server_ranges(book: HashPolicy, hosts: Hosts, table: str) -> RankRanges:
 
 
 class GrowingClient(Transport):
-    """The part of ``KVStoreTransport`` that tables of a fixed size do not need."""
+    """The part of ``KVStoreTransport`` that tables of a fixed size do not need, and how both are made."""
 
     _exchange: Exchange
     _hosts: Hosts
+    _session: Session
     _servers: range
     hogwild: bool
     _made: dict[str, int]
@@ -69,11 +70,29 @@ class GrowingClient(Transport):
     @abstractmethod
     def _collect_garbage(self) -> None: ...
 
-    @abstractmethod
-    def _on_all_servers(self, calls: Calls) -> dict[str, str]: ...
+    def _on_all_servers(self, calls: Calls) -> dict[str, str]:
+        """Make calls that allocate at each machine's first server, then those by which the others map; returns the
+        names of this machine's segments."""
+        hosts, firsts = self._hosts, self._firsts
+        names = [answer.value for answer in self._exchange.ask(calls(firsts, lambda server: None))]
 
-    @abstractmethod
-    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None: ...
+        def known(server: int) -> Any:
+            found = names[hosts.machine_of(server)]
+            return found.get("", found)
+
+        self._exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
+        here: dict[str, str] = names[self._session.machine]
+        return here
+
+    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
+        """Let the servers that allocated know that this trainer needs the names of the segments no more."""
+        for server in self._firsts:
+            self._exchange.tell(server, "mapped", key, optimizer)
+
+    @property
+    def _firsts(self) -> range:
+        """The first server of each machine."""
+        return range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
 
     @property
     def _all(self) -> range:
