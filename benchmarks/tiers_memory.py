@@ -1,12 +1,15 @@
 """Whole trainings of tables eight times the memory, in a process that is limited to it.
 
-    python benchmarks/tiers_memory.py triples walks --folder /fast/disk --json memory.json
+    python benchmarks/tiers_memory.py triples walks --checkpoint --folder /fast/disk --json memory.json
 
 ``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
-generated graph. Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then
-joins a fresh memory cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O.
-What it held before does not count there; all that it takes afterwards does, its file cache too, which the kernel takes
-back. A process that needs more is killed.
+generated graph. With ``--checkpoint`` a training saves one after nine tenths of its steps, and a second training,
+within the same limit, goes on from it.
+
+Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then joins a fresh memory
+cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O. What it held before does
+not count there; all that it takes afterwards does, its file cache too, which the kernel takes back. A process that
+needs more is killed.
 """
 
 from __future__ import annotations
@@ -16,30 +19,35 @@ import ctypes
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tabulate import tabulate
 
 import graph_emb as ge
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
+from graph_emb.models.skipgram.bucket_steps import episode_walks
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.table.tier.cache import CacheStats
 from graph_emb.table.tier.shard import fewest_parts
 
 MIB = 1 << 20
 SLACK = 64 * MIB
 TIMES = 8  # of the memory
+SAVED = "checkpoints"
 GROUPS = (  # a folder in which groups are made, the limit's file and the peak's
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
     ("/sys/fs/cgroup", "memory.max", "memory.peak"),
@@ -78,8 +86,12 @@ def resident(word: str = "VmRSS") -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(word)) * 1024
 
 
-Case = tuple[str, Callable[[], tuple[list[Any], int]]]
-"""What it trains on, and the training: its tables, and triples or tokens."""
+class Case(NamedTuple):
+    """What it trains on, its steps, and the training: the counts of its caches, and its triples or tokens."""
+
+    about: str
+    steps: int
+    run: Callable[[PeriodicCheckpoints | None], tuple[list[CacheStats], int]]
 
 
 def triples(options: argparse.Namespace, entities: int, count: int, budget: int) -> Case:
@@ -96,11 +108,14 @@ def triples(options: argparse.Namespace, entities: int, count: int, budget: int)
     )  # fmt: skip
     placement = ge.Buckets(options.folder, budget, parts=parts)
 
-    def run() -> tuple[list[Any], int]:
-        result = train_kge(graph, config, placement=placement, num_threads=options.threads, progress=False)
-        return [result.model.entity, result.model.relation], result.history[-1].triples
+    def run(checkpoints: PeriodicCheckpoints | None) -> tuple[list[CacheStats], int]:
+        threads = options.threads
+        result = train_kge(
+            graph, config, placement=placement, num_threads=threads, progress=False, checkpoints=checkpoints
+        )
+        return [result.model.entity.cache_stats()], result.history[-1].triples
 
-    return f"{count:,} triples of {entities:,} entities, {parts} parts", run
+    return Case(f"{count:,} triples of {entities:,} entities, {parts} parts", -(-count // config.batch_size), run)
 
 
 def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> Case:
@@ -113,12 +128,14 @@ def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> C
     placement = ge.Buckets(options.folder, budget // 2, parts=parts)
     sampler = WalkSampler(graph, num_walks=1, walk_length=options.length, seed=0)
 
-    def run() -> tuple[list[Any], int]:
-        model = SkipGram(nodes, config, placement=placement)
-        result = train_skipgram(sampler, model=model, num_threads=options.threads, progress=False)
-        return list(result.model.tables), result.history[-1].tokens
+    def run(checkpoints: PeriodicCheckpoints | None) -> tuple[list[CacheStats], int]:
+        model = SkipGram(nodes, config, placement=placement, name="node")
+        threads = options.threads
+        result = train_skipgram(sampler, model=model, num_threads=threads, progress=False, checkpoints=checkpoints)
+        return list(result.model.cache_stats().values()), result.history[-1].tokens
 
-    return f"{nodes:,} walks of {options.length} nodes, {graph.num_arcs // 2:,} edges, {parts} parts", run
+    about = f"{nodes:,} walks of {options.length} nodes, {graph.num_arcs // 2:,} edges, {parts} parts"
+    return Case(about, -(-nodes // episode_walks(config, nodes, options.length, nodes)), run)
 
 
 CASES = {"triples": triples, "walks": walks}
@@ -130,22 +147,30 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     rows, count = (options.entities, options.triples) if case == "triples" else (options.nodes, options.edges)
     whole = rows * options.dim * 4 * 2  # with Adagrad's sums, or context rows
     budget = whole // TIMES
-    CASES[case](options, 20_000, 10_000, 20_000 * options.dim * 8 // 4)[1]()  # compiles
-    about, run = CASES[case](options, rows, count, budget)
+    small = CASES[case](options, 20_000, 10_000, 20_000 * options.dim * 8 // 4)
+    for resume in (False, True)[: 1 + options.checkpoint]:
+        small.run(checkpoints_of(options, small.steps, resume=resume))  # compiles
+    shutil.rmtree(Path(options.folder, SAVED), ignore_errors=True)
+    del small
+    about, steps, run = CASES[case](options, rows, count, budget)
     gc.collect()
     before = resident()
-    limit, began = Limit(budget + budget // 10 + SLACK, loose=options.loose), time.perf_counter()
-    tables, done = run()
-    seconds, trained = time.perf_counter() - began, limit.peak()
-    most_resident = resident("VmHWM")
-    print(f"{case}: trained, {done / seconds:,.0f} a second, peak {trained / MIB:.1f} MiB", file=sys.stderr, flush=True)
-    saved: dict[str, float] = {}
-    if options.checkpoint:
-        began = time.perf_counter()
-        ge.save_checkpoint(Path(options.folder, "checkpoint"), tables=tables)
-        saved = {"seconds of a checkpoint": time.perf_counter() - began, "peak with it, MiB": limit.peak() / MIB}
-    stats = [table.cache_stats() for table in tables if isinstance(table.spec.placement, ge.Buckets)]
     most = budget + budget // 10 + SLACK
+    limit, began = Limit(most, loose=options.loose), time.perf_counter()
+    stats, done = run(checkpoints_of(options, steps, resume=False))
+    seconds, trained, most_resident = time.perf_counter() - began, limit.peak(), resident("VmHWM")
+    print(f"{case}: trained, {done / seconds:,.0f} a second, peak {trained / MIB:.1f} MiB", file=sys.stderr, flush=True)
+    resumed: dict[str, float] = {}
+    if options.checkpoint:
+        gc.collect()
+        saved = sum(path.stat().st_size for path in Path(options.folder, SAVED).rglob("*.safetensors"))
+        began = time.perf_counter()
+        run(checkpoints_of(options, steps, resume=True))
+        resumed = {
+            "a checkpoint, MiB": saved / MIB, "seconds of the resumed tenth": time.perf_counter() - began,
+            "peak of the group, resumed too, MiB": limit.peak() / MIB,
+            "resident at most, resumed too, above before, MiB": (resident("VmHWM") - before) / MIB,
+        }  # fmt: skip
     return {
         "trained on": about, "tables MiB": whole / MIB, "budget MiB": budget / MIB, "limit MiB": most / MIB,
         "resident at most, above before, MiB": (most_resident - before) / MIB,
@@ -153,8 +178,15 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
         "the graph and the program before, MiB": before / MIB, "seconds": seconds, "a second": done / seconds,
         "GB read": sum(one.bytes_read for one in stats) / 1e9,
         "GB written": sum(one.bytes_written for one in stats) / 1e9,
-        "seconds waited for the disk": sum(one.seconds_waited for one in stats), **saved,
+        "seconds waited for the disk": sum(one.seconds_waited for one in stats), **resumed,
     }  # fmt: skip
+
+
+def checkpoints_of(options: argparse.Namespace, steps: int, *, resume: bool) -> PeriodicCheckpoints | None:
+    """One after nine tenths of the steps, where they are asked for."""
+    if not options.checkpoint:
+        return None
+    return PeriodicCheckpoints(Path(options.folder, SAVED), max(1, steps * 9 // 10), keep_last=1, resume=resume)
 
 
 def main() -> None:
@@ -170,7 +202,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=64, help="of the entities")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--checkpoint", action="store_true", help="save one in the same limit, too")
+    parser.add_argument("--checkpoint", action="store_true", help="save one, and go on from it, in the same limit")
     parser.add_argument("--loose", action="store_true", help="no limit: say what it would take")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

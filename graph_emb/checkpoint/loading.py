@@ -379,11 +379,12 @@ class TableRestorer:
         """
         where = f"{self._readers[-1].folder}: table {self._readers[-1].name!r}"
         for reader in self._readers:
-            found = self._found(reader)
-            for covered, own in zip(self.covered, found, strict=True):
-                covered |= own
+            self.covered = list(map(np.bitwise_or, self.covered, self._found(reader)))
         for rows, covered in zip(self._shares, self.covered, strict=True):
-            if not allow_new_rows and not covered.all():
+            if covered.all():
+                self._first_values.append(None)
+                continue
+            if not allow_new_rows:
                 row = int(np.flatnonzero(~covered)[0])
                 lacking = int(self._ids.of(rows.first_id + row, rows.first_id + row + 1)[0])
                 raise PartitionError(
@@ -394,10 +395,8 @@ class TableRestorer:
 
     def _found(self, source: TableReader) -> list[np.ndarray]:
         """For each share of this process which of its rows one checkpoint has, (N,) bool; each in one file."""
-        where, found = (
-            f"{source.folder}: table {source.name!r}",
-            [np.zeros(rows.num_rows, bool) for rows in self._shares],
-        )
+        where = f"{source.folder}: table {source.name!r}"
+        found = [np.zeros(rows.num_rows, bool) for rows in self._shares]
         for file in source.entry.files:
             with source.open(file) as reader:
                 for start, stop in row_pieces(file.rows, 1, IDS_AT_A_TIME):
@@ -471,7 +470,7 @@ class TableRestorer:
     def _at_once(self, rows: TableRows, new: np.ndarray) -> Tensor | None:
         """First values of the new rows where the initializer is called once for all rows, new or not; else None."""
         spec = self._table.spec
-        if not new.any() or not isinstance(spec.initializer, (FromFunction, OwnerInitializer)):
+        if not isinstance(spec.initializer, (FromFunction, OwnerInitializer)):
             return None
         values = torch.empty((rows.num_rows, spec.dim), dtype=spec.dtype)
         spec.fill_(values, rows.first_id)

@@ -88,11 +88,12 @@ class PieceWriter:
         path: A new file.
         columns: Shape and dtype of every tensor by name. The widest dtypes come first in the file, so that each tensor
             is aligned; ``order`` is the order in which ``write`` must bring them.
+        drained: As of ``OutputFile``.
     Raises:
         OSError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, Column]) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, Column], *, drained: bool = False) -> None:
         self.order = sorted(columns, key=lambda name: -columns[name].dtype.itemsize)
         header: dict[str, Any] = {}
         at = 0
@@ -104,7 +105,7 @@ class PieceWriter:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % ALIGN)
         self.expected = 8 + len(text) + at
-        self._file = OutputFile(path, xxhash.xxh64(), self.expected)
+        self._file = OutputFile(path, xxhash.xxh64(), self.expected, drained=drained)
         self._file.write(len(text).to_bytes(8, "little") + text)
 
     def write(self, rows: Tensor) -> None:
@@ -343,8 +344,9 @@ class _File:
 def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[str, list[RowsEntry]]:
     """Write this rank's rows of all tables; what the manifest says of the files, by table.
 
-    Rows in this process's memory are written by several threads, others (of a GPU, of far servers) by this one. A file
-    goes to the disk while the next ones are written.
+    Rows in this process's memory are written by several threads, others (of files, a GPU, far servers) by this one. A
+    file goes to the disk while the next ones are written; of rows that are not in memory while the next one is, so that
+    those of a table beyond memory do not gather there.
     """
     for share in shares:
         (folder / folder_of(share.name)).mkdir(parents=True, exist_ok=True)
@@ -354,7 +356,13 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
     with WriterThreads(THREADS) as syncing, WriterThreads(THREADS) as pool:
         coming = [pool.submit(_write, folder, file, syncing) for file, near in zip(files, here, strict=True) if near]
         try:
-            done = [_write(folder, file, syncing) for file, near in zip(files, here, strict=True) if not near]
+            done: list[_Written] = []
+            for file, near in zip(files, here, strict=True):
+                if near:
+                    continue
+                done.append(_write(folder, file, syncing))
+                for before in done[-2:-1]:
+                    before.checksum.result()
             for file, facts, checksum in [*done, *(one.result() for one in coming)]:
                 found[file.share.name].append(RowsEntry(name=file.name, xxh64=checksum.result(), **facts))
         except BaseException:
@@ -376,12 +384,16 @@ def _files(share: TableShare, rank: int) -> Iterator[_File]:
             number += 1
 
 
-def _write(folder: Path, file: _File, syncing: WriterThreads) -> tuple[_File, dict[str, Any], Future[str]]:
-    """One file: its rows in ascending order of their original ids.
+class _Written(NamedTuple):
+    """A file, its entry in the manifest, and its checksum, which is there when the file is on the disk."""
 
-    Returns:
-        The file, its entry in the manifest, and its checksum, which is there when the file is on the disk.
-    """
+    file: _File
+    facts: dict[str, Any]
+    checksum: Future[str]
+
+
+def _write(folder: Path, file: _File, syncing: WriterThreads) -> _Written:
+    """One file: its rows in ascending order of their original ids."""
     first = file.rows.first_id
     ids = file.share.ids.of(first + file.start, first + file.stop)
     order = None if bool((ids[1:] > ids[:-1]).all()) else torch.from_numpy(np.argsort(ids, kind="stable"))
@@ -392,9 +404,9 @@ def _write(folder: Path, file: _File, syncing: WriterThreads) -> tuple[_File, di
     columns = file.share.columns(num_rows)
     if not is_range:
         columns[IDS] = Column(torch.int64, (num_rows,))
-    scattered = order is not None and file.rows.memory(WEIGHT) is not None
-    most = SCATTERED_BYTES if scattered else PIECE_BYTES
-    with PieceWriter(folder / file.name, columns) as writer:
+    far = file.rows.memory(WEIGHT) is None
+    most = PIECE_BYTES if far and order is not None else SCATTERED_BYTES  # far rows are fetched whole to be sorted
+    with PieceWriter(folder / file.name, columns, drained=far) as writer:
         for name in writer.order:
             if name == IDS:
                 writer.write(torch.from_numpy(ids))
@@ -403,7 +415,7 @@ def _write(folder: Path, file: _File, syncing: WriterThreads) -> tuple[_File, di
                 writer.write(_piece(file, name.removeprefix(STATE), start, stop, order))
     span = {} if not is_range else {"start": int(ids[0]), "stop": int(ids[-1]) + 1}
     facts = {"bytes": writer.expected, "rows": num_rows, "ids": not is_range, **span}
-    return file, facts, syncing.submit(writer.close)
+    return _Written(file, facts, syncing.submit(writer.close))
 
 
 def _piece(file: _File, column: str, start: int, stop: int, order: Tensor | None) -> Tensor:

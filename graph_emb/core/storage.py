@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import HiddenFolder, left_behind, named, remove_left_behind, remove_marked, size_text
+from graph_emb.core.page_cache import Drain
 
 FREE_BYTES_MARGIN = 1 << 20
 CACHED_BYTES = 1 << 20
@@ -68,17 +69,20 @@ class OutputFile:
         path: A name that is free.
         digest: Receives all bytes.
         expected: Bytes of the finished file where they are known; an error on a full disk tells them.
+        drained: Bytes leave the kernel's memory on the way, see ``graph_emb.core.page_cache``: for rows that a process
+            of limited memory does not hold either. Whoever reads the file next reads the disk.
     Attributes:
         num_bytes: Written so far.
     """
 
-    def __init__(self, path: Path, digest: Digest | None = None, expected: int = 0) -> None:
+    def __init__(self, path: Path, digest: Digest | None = None, expected: int = 0, *, drained: bool = False) -> None:
         self.path, self.num_bytes = path, 0
         self._digest, self._expected = digest, expected
         try:
             self._stream = path.open("xb")
         except OSError as error:
             raise named(error, path, expected) from error
+        self._drain = Drain(self._stream.fileno()) if drained else None
 
     def write(self, data: Any) -> int:
         """Append bytes; an OSError names the file."""
@@ -90,6 +94,8 @@ class OutputFile:
             piece = view[start : start + CACHED_BYTES]
             try:
                 self._stream.write(piece)
+                if self._drain is not None:
+                    self._drain.wrote(len(piece))
             except OSError as error:
                 raise self._named(error, len(view) - start) from error
             if self._digest is not None:
@@ -102,7 +108,10 @@ class OutputFile:
         if not self.closed:
             try:
                 self._stream.flush()
-                os.fsync(self._stream.fileno())
+                if self._drain is None:
+                    os.fsync(self._stream.fileno())
+                else:
+                    self._drain.finish()
                 self._stream.close()
             except OSError as error:
                 self.abandon()
@@ -354,8 +363,8 @@ class PendingFiles:
         return self._hidden.path / name
 
     def open(self, name: str) -> OutputFile:
-        """Begin one of the files; ``publish`` closes it."""
-        self._streams.append(OutputFile(self.path(name)))
+        """Begin one of the files; ``publish`` closes it. Tables beyond memory are exported so: it is drained."""
+        self._streams.append(OutputFile(self.path(name), drained=True))
         return self._streams[-1]
 
     def publish(self) -> list[Path]:

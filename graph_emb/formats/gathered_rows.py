@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.composed import ComposedEmbedding
+from graph_emb.core.page_cache import Drain
 from graph_emb.table.placement import File
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 1 << 16  # that travel at a time
 FILE_BYTES = 2 << 20  # of rows that do, of a table in a file
-SYNC_BYTES = 32 << 20  # written to a file before the kernel's copy of them has to leave memory
 
 
 @torch.no_grad()
@@ -44,16 +44,12 @@ def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor |
             table(torch.arange(low, low))
         return None
     with TemporaryFile(dir=placement.path) as file:
-        size, written = max(1, 4 * shape[0] * shape[1]), 0
-        os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not SIGBUS
+        os.posix_fallocate(file.fileno(), 0, max(1, 4 * shape[0] * shape[1]))  # a full disk is an error, not SIGBUS
+        drain = Drain(file.fileno())
         for low, high in _pieces(shape[0], step):
-            file.write(table(torch.arange(low, high)).float().numpy().data)
-            written += 4 * (high - low) * shape[1]
-            if written >= SYNC_BYTES or high == shape[0]:  # a process of limited memory must not wait for the kernel
-                file.flush()
-                os.fdatasync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_DONTNEED)
-                written = 0
+            drain.wrote(file.write(table(torch.arange(low, high)).float().numpy().data.cast("B")))
+        file.flush()
+        drain.finish()
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
 
 

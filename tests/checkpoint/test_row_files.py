@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import graph_emb as ge
+from graph_emb.checkpoint import row_files as module
 from graph_emb.checkpoint.row_files import (
     CODES,
     Column,
@@ -19,6 +24,7 @@ from graph_emb.checkpoint.row_files import (
     write_tensors,
 )
 from graph_emb.core.errors import DataError
+from graph_emb.core.storage import OutputFile
 
 
 def some(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -91,6 +97,38 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:200])
         with pytest.raises(DataError, match=r"bytes before the rest of 't'; it was cut off"):
             reader.read("t")
+
+
+def test_rows_of_a_file_do_not_gather_before_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that holds unwritten bytes of a whole table ends a process whose memory is limited."""
+    waiting: dict[int, int] = {}
+    most, lock = [0], threading.Lock()
+    write, sync = OutputFile.write, os.fsync
+
+    def counted(self: OutputFile, data: Any) -> int:
+        num = write(self, data)
+        with lock:
+            number = self._stream.fileno()
+            waiting[number] = waiting.get(number, 0) + num
+            most[0] = max(most[0], sum(waiting.values()))
+        return num
+
+    def slow(descriptor: int) -> None:
+        time.sleep(0.01)
+        with lock:
+            waiting.pop(descriptor, None)
+        sync(descriptor)
+
+    table = ge.DistEmbedding(4096, 8, "t", ge.initializers.Uniform(seed=1), placement=ge.File(tmp_path, 1 << 18))
+    optimizer = ge.SparseAdagrad([table], lr=0.1)
+    monkeypatch.setattr(module, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(OutputFile, "write", counted)
+    monkeypatch.setattr(os, "fsync", slow)
+    place = ge.save_checkpoint(tmp_path / "1", tables=[table], optimizers=[optimizer])
+    assert isinstance(place, Path)
+    files = [file.stat().st_size for file in place.rglob("*.safetensors")]
+    assert len(files) == 4096 * 8 * 4 * 2 // (1 << 14)
+    assert max(files) < most[0] <= 2 * max(files)
 
 
 def test_results_and_errors_come_back_and_the_end_waits() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.core import page_cache
 from graph_emb.formats import gathered_rows as module
 from tests.ranks import Ranks
 
@@ -26,7 +27,7 @@ def test_rows_come_in_the_order_of_ids(chunk: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("num", [1, 50, 403])
 def test_rows_of_a_file_come_in_a_file(num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FILE_BYTES", 7 * 16)
-    monkeypatch.setattr(module, "SYNC_BYTES", 100 * 16)
+    monkeypatch.setattr(page_cache, "SYNC_BYTES", 100 * 16)
     first = ge.initializers.Uniform(seed=1)
     emb = ge.DistEmbedding(num, 4, init_func=first, placement=ge.File(tmp_path, 1 << 18))
     rows = module.all_rows(emb, wanted=True)

@@ -24,7 +24,7 @@ from graph_emb.table.tier.reader import Transfer
 
 NEVER, STORED, ON_ITS_WAY = 0, 1, 2
 """Of a page in the file: it holds first values and was not written; it is there; it is being written."""
-SCAN_BYTES = 8 << 20
+SCAN_BYTES = 2 << 20
 """Of pages that a reader holds at a time which does not enter the cache."""
 FILL_BYTES = 2 << 20
 """Of pages whose first values are made at a time."""
