@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -43,11 +45,35 @@ def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor |
         for low, _ in _pieces(shape[0], step):
             table(torch.arange(low, low))
         return None
-    with TemporaryFile(dir=placement.path) as file:
+    pieces = (table(torch.arange(low, high)).float() for low, high in _pieces(shape[0], step))
+    return _in_a_file(placement.path, shape, pieces)
+
+
+def joined_rows(join: Callable[..., Tensor], tables: Sequence[Tensor], folder: Path | None) -> Tensor:
+    """One table of several, each row of theirs alone.
+
+    Args:
+        join: Takes the same rows of all tables, (B, D_i) each, and gives as many, (B, D).
+        tables: Shape (N, D_i) each, float32.
+        folder: Where the tables lie in files, in one of which the rows come piece by piece; None: in memory.
+    Returns:
+        Shape (N, D), float32; from a file as of ``all_rows``.
+    """
+    if folder is None:
+        return join(*tables)
+    num, width = len(tables[0]), join(*(one[:0] for one in tables)).shape[1]
+    step = max(1, FILE_BYTES // (4 * width))
+    pieces = (join(*(one[low:high] for one in tables)) for low, high in _pieces(num, step))
+    return _in_a_file(folder, (num, width), pieces)
+
+
+def _in_a_file(folder: Path, shape: tuple[int, int], pieces: Iterable[Tensor]) -> Tensor:
+    """Rows that come in pieces (B, D), float32, mapped from a file without a name."""
+    with TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, max(1, 4 * shape[0] * shape[1]))  # a full disk is an error, not SIGBUS
         drain = Drain(file.fileno())
-        for low, high in _pieces(shape[0], step):
-            drain.wrote(file.write(table(torch.arange(low, high)).float().numpy().data.cast("B")))
+        for rows in pieces:
+            drain.wrote(file.write(rows.contiguous().numpy().data.cast("B")))
         file.flush()
         drain.finish()
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))

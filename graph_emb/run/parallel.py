@@ -418,4 +418,4 @@ def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | Non
     other = all_rows(model.context, wanted)
     if token is None or other is None:
         return None
-    return token + other if context == "add" else torch.cat([token, other], dim=1)
+    return model.with_context(context, token, other)

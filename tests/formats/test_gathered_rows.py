@@ -38,6 +38,24 @@ def test_rows_of_a_file_come_in_a_file(num: int, tmp_path: Path, monkeypatch: py
     assert module.all_rows(emb, wanted=False) is None
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+def test_rows_of_two_tables_are_joined_row_by_row(
+    in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 3 * 20)
+    first, second = torch.arange(20.0).view(10, 2), torch.arange(30.0).view(10, 3)
+    seen: list[int] = []
+
+    def join(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        seen.append(len(one))
+        return torch.cat([one, other], dim=1)
+
+    joined = module.joined_rows(join, [first, second], tmp_path if in_file else None)
+    assert torch.equal(joined, torch.cat([first, second], dim=1))
+    assert seen == ([0, 3, 3, 3, 1] if in_file else [10])
+    assert list(tmp_path.iterdir()) == []
+
+
 def on_a_rank() -> list[list[float]] | None:
     transport = ge.init(mode="collective")
     try:

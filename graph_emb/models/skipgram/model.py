@@ -16,7 +16,7 @@ from torch.nn import functional
 from graph_emb.composed import expanded
 from graph_emb.core.errors import unknown_name
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats.gathered_rows import all_rows
+from graph_emb.formats.gathered_rows import all_rows, joined_rows
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.negatives import NegativeKinds
@@ -123,10 +123,16 @@ class SkipGram:
         if context not in CONTEXT_USES:
             raise unknown_name("use of the context rows", context, CONTEXT_USES)
         rows = self._copy(self.context if context == "only" else self.embedding)
-        if context in ("none", "only"):
-            return rows
-        others = self._copy(self.context)
-        return rows.add_(others) if context == "add" else torch.cat([rows, others], dim=1)
+        return rows if context in ("none", "only") else self.with_context(context, rows, self._copy(self.context))
+
+    def with_context(self, context: str, rows: Tensor, others: Tensor) -> Tensor:
+        """Token rows and context rows, (N, D) each, as ``add`` or ``concat`` of ``embeddings`` has them.
+
+        Sums of rows in memory take the token rows' place.
+        """
+        if self.file is None:
+            return rows.add_(others) if context == "add" else _beside(rows, others)
+        return joined_rows(torch.add if context == "add" else _beside, [rows, others], self.file.path)
 
     def _copy(self, table: Table) -> Tensor:
         rows = table.weight[:].float() if self.file is None else all_rows(table, True)
@@ -156,6 +162,10 @@ class SkipGram:
             -(blocks.weights * functional.logsigmoid(near)).sum()
             - (blocks.negative_weights * functional.logsigmoid(-far)).sum()
         )
+
+
+def _beside(rows: Tensor, others: Tensor) -> Tensor:
+    return torch.cat([rows, others], dim=1)
 
 
 def usual_rows(config: SkipGramConfig, seed: int) -> Uniform:
