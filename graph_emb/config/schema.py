@@ -31,7 +31,6 @@ from graph_emb.models.skipgram.config import (
     Metapath2VecConfig,
     Node2VecConfig,
     PlainWalkConfig,
-    SkipGramConfig,
     SkipGramTraining,
 )
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
@@ -393,7 +392,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _one_process_trains_walks_by_buckets(self) -> RunConfig:
-        if isinstance(self.model, SkipGramConfig) and self.model.buckets and self.parallel.mode != "local":
+        if isinstance(self.model, SkipGramTraining) and self.model.buckets and self.parallel.mode != "local":
             said = f"train.buckets = {self.model.buckets}"
             raise ValueError(f"{said}: one process trains walks by buckets; leave parallel.mode or train.buckets out")
         return self
@@ -403,12 +402,12 @@ class RunConfig(Settings):
         if self.train.memory is None:
             return self
         said, model = f"train.memory = {self.train.memory!r}", self.model
-        if isinstance(model, PlainWalkConfig):
+        if isinstance(model, (PlainWalkConfig, LineConfig)):
             self._check_walks_from_files(said, model)
         elif model.family != "kge":
             raise ValueError(
-                f"{said} is for models of triples, deepwalk and node2vec; {model.name} needs its rows in memory; leave "
-                "it out"
+                f"{said} is for models of triples, deepwalk, node2vec and line; {model.name} needs its rows in memory; "
+                "leave it out"
             )
         if self.parallel.mode == "kvstore":
             raise ValueError("train.memory: trainers of mode=kvstore share rows in memory; set mode=collective")
@@ -424,7 +423,7 @@ class RunConfig(Settings):
                 raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or it out")
         return self
 
-    def _check_walks_from_files(self, said: str, model: PlainWalkConfig) -> None:
+    def _check_walks_from_files(self, said: str, model: PlainWalkConfig | LineConfig) -> None:
         """Raise a ValueError for what needs all rows in memory, or several processes."""
         if self.parallel.mode != "local":
             raise ValueError(f"{said}: one process trains walks from files; leave parallel.mode or train.memory out")
@@ -432,7 +431,7 @@ class RunConfig(Settings):
             ("model.table", model.composed),
             ("model.multilevel", model.multilevel is not False),
             ("model.from_run", model.from_run is not None),
-            ("model.warm_start", model.warm_start is not None),
+            ("model.warm_start", isinstance(model, PlainWalkConfig) and model.warm_start is not None),
             ("output.context=concat", self.output.context == "concat"),
         ):
             if given:

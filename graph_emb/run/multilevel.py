@@ -45,6 +45,8 @@ NODES_PER_PART = 10
 """Of the level that is chosen where none is given."""
 SHARE = 0.5
 """Tokens of the finest level beside those of the graph itself; of each coarser level half as many again."""
+LEVEL: dict[str, Any] = {"multilevel": False, "buckets": 0, "episode_walks": None}
+"""What differs of a level's walks or edges: it is small, and may have fewer parts than the graph has buckets."""
 
 
 First = tuple[FromParts, FromParts | None]
@@ -246,7 +248,7 @@ def start_of(
     def train(level: CoarseGraph, share: float, first: list[First] | None) -> Told:
         num_walks = max(1, round(share * own.num_walks * graph.num_nodes / level.graph.num_nodes))
         lr = None if first is None else own.first_lr  # the first level's follows its walks
-        recipe = own.model_copy(update={"multilevel": False, "lr": own.lr or lr})
+        recipe = own.model_copy(update={**LEVEL, "lr": own.lr or lr})
         token, context = (None, None) if first is None else first[0]
         shape: dict[str, Any] = {"seed": config.seed, "part_policy": level.book}
         model = SkipGram(level.graph.num_nodes, recipe, **shape, init_func=token, context_func=context)
@@ -290,7 +292,7 @@ def line_start(
         draws = max(1, round(share * own.draws_per_edge * num_edges / edges))
         result = train_line(
             EdgeSampler(level.graph, group, draws_per_edge=draws, seed=config.seed),
-            own.model_copy(update={"multilevel": False}),
+            own.model_copy(update=LEVEL),
             part_policy=level.book,
             seed=config.seed,
             num_threads=config.train.threads,

@@ -175,15 +175,15 @@ class EmbeddingShard:
         """Note that rows [low, high) of ranges, and hardly others, will be asked for until the next call, those in
         front first; start to bring them. Rows in memory are here already."""
 
-    def held_rows(self, low: int, high: int) -> tuple[Tensor, np.ndarray]:
-        """Bring rows [low, high) into memory, to be changed in place until the next call.
+    def held_rows(self, *ranges: tuple[int, int]) -> tuple[Tensor, list[np.ndarray]]:
+        """Bring rows [low, high) of ranges into memory, to be changed in place until the next call.
 
         Returns:
-            A matrix, and the position of each of these rows in it, (high - low,), int64.
+            A matrix, and for each range the position of its rows in it, (high - low,), int64.
         Raises:
             ConfigError: memory does not hold all of them at once.
         """
-        return self.weight, np.arange(low, high)
+        return self.weight, [np.arange(*one) for one in ranges]
 
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon; rows in memory are here already."""

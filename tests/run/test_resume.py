@@ -86,6 +86,7 @@ def test_a_run_stopped_at_the_end_of_an_epoch_has_its_line_once(tmp_path: Path, 
         {"model.multilevel": True},
         {"train.memory": "60KiB", "num_walks": 1},
         {"train.memory": "40KiB", "num_walks": 1, "train.buckets": 4, "train.episode_walks": 400},
+        {"train.memory": "40KiB", "num_walks": 1, "train.buckets": 4, "train.episode_walks": 400, "tables": 1},
     ],
     ids=str,
 )

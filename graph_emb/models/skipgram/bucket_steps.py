@@ -1,11 +1,11 @@
 """Skip-gram by buckets: the pairs of an episode of walks, bucket by bucket of a p x p grid of parts of the nodes.
 
-Both tables have the same parts. A bucket trains the tokens of one part with those of their contexts that lie in another
-one, and with negatives from that, so that it touches two parts only (GraphVite, Zhu et al. 2019, "GraphVite: A
-High-Performance CPU-GPU Hybrid System for Node Embedding"). A token of a walk passes all context parts in an episode:
-its negatives are those of ``PartNegatives``, which together stand for draws among all nodes, and each of its pairs
-trains at its walk's rate. An episode's walks stay in memory, 8 bytes a token and 4 a walk and part; no pair is written
-down.
+Both tables have the same parts, or both sides are one table. A bucket trains the tokens of one part with those of their
+contexts that lie in another one, and with negatives from that, so that it touches two parts only (GraphVite, Zhu et
+al. 2019, "GraphVite: A High-Performance CPU-GPU Hybrid System for Node Embedding"). A token of a walk passes all
+context parts in an episode: its negatives are those of ``PartNegatives``, which together stand for draws among all
+nodes, and each of its pairs trains at its walk's rate. A walk may be an edge, whose ends are each other's context. An
+episode's walks stay in memory, 8 bytes a token and 4 a walk and part; no pair is written down.
 """
 
 # P parts, N nodes, D width, L nodes of a walk.
@@ -37,14 +37,14 @@ from graph_emb.table.placement import Buckets
 from graph_emb.table.tier.shard import TieredShard
 
 EPISODE_SHARE = 0.25
-"""Bytes of an episode's walks by default, in units of the two parts of both tables that are in memory at a time."""
+"""Bytes of an episode's walks by default, in units of the two parts of each table that are in memory at a time."""
 EPISODES = 20
 """Episodes of a whole training by default, at least."""
 
 
 def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, total_walks: int) -> int:
     """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
-    in_memory = 4 * num_nodes * config.dim * 4 // config.buckets
+    in_memory = 2 * config.tables * num_nodes * config.dim * 4 // config.buckets
     fitting = int(EPISODE_SHARE * in_memory) // (8 * walk_length + 4 * config.buckets)  # nodes and order, starts
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
 
@@ -80,7 +80,7 @@ class BucketSteps:
         self._tables = _fitting_tables(model)
         self._schedule = GridSchedule(config.buckets, model.num_nodes, seed)
         for table in self._tables:
-            _check_room(table, self._schedule)
+            _check_room(table, self._schedule, parts=3 - len(self._tables))
         if model.file is not None:
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
         self._negatives = PartNegatives(negatives, self._schedule.bounds, config.shared_negatives)
@@ -96,21 +96,25 @@ class BucketSteps:
         """See ``Steps.run``; a batch is an episode."""
         episode = batch.epoch * self._episodes + batch.first // self.size
         buckets = self._schedule.buckets(episode).tolist()
-        tokens, contexts = ([bucket[side] for bucket in buckets] for side in (0, 1))
         order = np.empty(batch.walks.shape, np.int32)
         starts = np.empty((len(batch.walks), self._schedule.parts + 1), np.int32)
         sort_by_part(batch.walks, self._schedule.bounds, order, starts)
         found = []
         for number, bucket in enumerate(buckets):
-            self._hold(0, tokens[number:])
-            self._hold(1, contexts[number:])
+            self._hold(buckets[number:])
             found.append(self._train(batch, (order, starts), *bucket))
         return summed(found)
 
-    def _hold(self, side: int, parts: list[int]) -> None:
-        """Bring the first of parts into memory, and begin with the next one that differs."""
-        following = next((part for part in parts if part != parts[0]), parts[0])
-        self._tables[side].hold([self._range(part) for part in (parts[0], following)])
+    def _hold(self, buckets: list[list[int]]) -> None:
+        """Bring the parts of the first of buckets into memory, and begin with those of the next one."""
+        if len(self._tables) == 1:
+            parts = dict.fromkeys(part for bucket in buckets[:2] for part in bucket)
+            self._tables[0].hold([self._range(part) for part in parts])
+            return
+        for side, table in enumerate(self._tables):
+            now = buckets[0][side]
+            following = next((bucket[side] for bucket in buckets if bucket[side] != now), now)
+            table.hold([self._range(part) for part in (now, following)])
 
     def _range(self, part: int) -> tuple[int, int]:
         bounds = self._schedule.bounds
@@ -120,10 +124,14 @@ class BucketSteps:
         self, batch: WalkBatch, by_part: tuple[np.ndarray, np.ndarray], token_part: int, context_part: int
     ) -> tuple[float, float]:
         """Train a bucket of the pairs of a batch."""
-        sides: list[tuple[np.ndarray, np.ndarray, int]] = []
-        for table, part in zip(self._tables, (token_part, context_part), strict=True):
-            weight, places = table.shard.held_rows(*self._range(part))
-            sides.append((weight.detach().numpy(), places, self._range(part)[0]))
+        ranges = [self._range(part) for part in (token_part, context_part)]
+        if len(self._tables) == 1:
+            weight, places = self._tables[0].shard.held_rows(*ranges)
+            held = [(weight, own) for own in places]
+        else:
+            both = (table.shard.held_rows(own) for table, own in zip(self._tables, ranges, strict=True))
+            held = [(weight, places[0]) for weight, places in both]
+        sides = [(weight.detach().numpy(), own, low) for (weight, own), (low, _) in zip(held, ranges, strict=True)]
         drawn, weight = self._negatives.num_drawn[context_part], self._negatives.weights[context_part]
         key = self._negatives.key(batch.epoch, token_part, context_part)
         drawing = (*self._negatives.tables(context_part), drawn, self._num_negatives * weight, key)
@@ -138,7 +146,7 @@ class BucketSteps:
 
 
 def _fitting_tables(model: SkipGram) -> list[DistEmbedding]:
-    """Token and context table, whose rows this process alone changes, in place."""
+    """Token and context table, or one that is both, whose rows this process alone changes, in place."""
     transport, said = model.embedding.transport, f"buckets = {model.config.buckets}"
     if transport.mode != "local":
         raise ConfigError(f"{said}: one process trains by buckets; take mode='local', or leave train.buckets out")
@@ -154,12 +162,13 @@ def _fitting_tables(model: SkipGram) -> list[DistEmbedding]:
     return tables
 
 
-def _check_room(table: DistEmbedding, schedule: GridSchedule) -> None:
-    """Raise a ConfigError where memory does not hold any part."""
+def _check_room(table: DistEmbedding, schedule: GridSchedule, parts: int) -> None:
+    """Raise a ConfigError where memory does not hold as many parts, whichever."""
     if isinstance(table.shard, TieredShard):
-        widest = max(pairwise(schedule.bounds.tolist()), key=lambda one: one[1] - one[0])
-        if not table.shard.num_held([widest]):
+        widest = sorted(pairwise(schedule.bounds.tolist()), key=lambda one: one[0] - one[1])[:parts]
+        if table.shard.num_held(widest) < parts:
+            said = "none" if parts == 1 else f"not {parts}"
             raise ConfigError(
-                f"table {table.name!r}: its memory holds none of {schedule.parts} parts; raise train.memory or "
+                f"table {table.name!r}: its memory holds {said} of {schedule.parts} parts; raise train.memory or "
                 "train.buckets"
             )

@@ -75,6 +75,13 @@ class SkipGramTraining(TableKind, WarmUp):
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
     )
 
+    buckets: Annotated[Count, At("train.buckets")] = Field(
+        default=0, ge=0, le=1_024, description="parts of the nodes; pairs between two parts train together; 0: off"
+    )
+    episode_walks: Annotated[Count | None, At("train.episode_walks")] = Field(
+        default=None, ge=1, le=1 << 31, description="walks whose pairs pass all buckets together; null: by memory"
+    )
+
     def adaptive(self, *, lockstep: bool) -> bool:
         """Whether an exchange joins the changes of trainers by AdaSum; those of servers, and late ones, add up."""
         return self.reduction != "sum" and lockstep and not self.overlap
@@ -88,6 +95,25 @@ class SkipGramTraining(TableKind, WarmUp):
     def in_place(self) -> bool:
         """Whether rows are changed in place by the compiled kernel, without an optimizer."""
         return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32"
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> SkipGramTraining:
+        if not self.buckets:
+            if self.episode_walks is not None:
+                raise ValueError(
+                    f"episode_walks = {self.episode_walks} belongs to buckets; set train.buckets or leave it out"
+                )
+            return self
+        said = f"buckets = {self.buckets}"
+        if self.buckets == 1:
+            raise ValueError(f"{said}: at least 2 parts")
+        if not self.in_place:
+            raise ValueError(f"{said}: sgd in place trains by buckets; take rule=sgd, path=auto and dtype=float32")
+        if self.negative_scope != "global":
+            raise ValueError(
+                f"{said} and negative_scope = {self.negative_scope!r}: take 'global', or leave buckets out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shared_rows_need_an_optimizer(self) -> SkipGramTraining:
@@ -213,29 +239,11 @@ class SkipGramConfig(SkipGramTraining):
     subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold for frequent nodes; 0: off")
     tables: Literal[1, 2] = Field(default=2, description="2: separate context rows; 1: one row for both")
     block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
-    buckets: Annotated[Count, At("train.buckets")] = Field(
-        default=0, ge=0, le=1_024, description="parts of the nodes; pairs between two parts train together; 0: off"
-    )
-    episode_walks: Annotated[Count | None, At("train.episode_walks")] = Field(
-        default=None, ge=1, le=1 << 31, description="walks whose pairs pass all buckets together; null: by memory"
-    )
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> SkipGramConfig:
-        if not self.buckets:
-            if self.episode_walks is not None:
-                raise ValueError(
-                    f"episode_walks = {self.episode_walks} belongs to buckets; set train.buckets or leave it out"
-                )
-            return self
-        said = f"buckets = {self.buckets}"
-        if self.buckets == 1:
-            raise ValueError(f"{said}: at least 2 parts")
-        if not self.in_place:
-            raise ValueError(f"{said}: sgd in place trains by buckets; take rule=sgd, path=auto and dtype=float32")
-        for name, usual in (("tables", 2), ("typed_negatives", False), ("negative_scope", "global")):
-            if getattr(self, name) != usual:
-                raise ValueError(f"{said} and {name} = {getattr(self, name)!r}: take {usual!r}, or leave buckets out")
+    def _buckets_have_negatives_of_one_kind(self) -> SkipGramConfig:
+        if self.buckets and self.typed_negatives:
+            raise ValueError(f"buckets = {self.buckets} and typed_negatives = True: take False, or leave buckets out")
         return self
 
     @model_validator(mode="after")
@@ -429,8 +437,8 @@ class LineConfig(SkipGramTraining, EdgePolicy, MultilevelStart, GoesOn):
         order: ``both``: each trained at D / 2, side by side.
         num_negatives: k; of the ``shared_negatives`` of an edge, which its ends share, each counts
             ``num_negatives / shared_negatives`` times.
-        batch_size, path, exchange_walks, remote_negatives, negative_pool: As in ``SkipGramConfig``, a walk being an
-            edge.
+        batch_size, path, exchange_walks, remote_negatives, negative_pool, buckets, episode_walks: As in
+            ``SkipGramConfig``, a walk being a drawn edge.
     """
 
     name: Literal["line"] = "line"
@@ -460,6 +468,11 @@ class LineConfig(SkipGramTraining, EdgePolicy, MultilevelStart, GoesOn):
     def orders(self) -> tuple[Order, ...]:
         """Which orders are trained, one after the other."""
         return ("first", "second") if self.order == "both" else (self.order,)
+
+    @property
+    def num_tables(self) -> int:
+        """Tables of all orders."""
+        return sum(LINE_TABLES[order] for order in self.orders)
 
     def skipgram(self, order: Order, *, directed: bool) -> SkipGramConfig:
         """The skip-gram that an order is: on walks of two nodes, an arc's end being its source's only context.

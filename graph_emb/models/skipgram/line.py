@@ -15,9 +15,11 @@ from torch.nn import functional
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
+from graph_emb.formats.gathered_rows import joined_rows
 from graph_emb.models.skipgram.config import LineConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.sampling.walks import EdgeSampler
+from graph_emb.table.placement import HOST
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,13 @@ class LineResult:
 
     def embeddings(self) -> Tensor:
         """A copy of the rows, shape (N, D); see ``LineConfig.normalize``."""
-        return side_by_side([model.embeddings() for model in self.models.values()], self.config.normalize)
+        rows = [model.embeddings() for model in self.models.values()]
+        file = next(iter(self.models.values())).file
+        join = partial(side_by_side, normalize=self.config.normalize)
+        return joined_rows(join, rows, None if file is None else file.path)
 
 
-def side_by_side(orders: list[Tensor], normalize: bool) -> Tensor:
+def side_by_side(*orders: Tensor, normalize: bool) -> Tensor:
     """Concatenate the rows (N, D_i) of each order to (N, sum D_i), each scaled to length 1 if ``normalize``."""
     return torch.cat([functional.normalize(rows) if normalize else rows for rows in orders], dim=1)
 
@@ -70,6 +75,7 @@ def train_line(
     on_batch: Callable[[str, SkipGramProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
     name: str | None = None,
+    placement: Any = HOST,
     levels: Any = None,
     first: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> LineResult:
@@ -83,6 +89,7 @@ def train_line(
         on_batch: Called with the order and each line of its history.
         checkpoints: As in ``train_skipgram``; one order at a time.
         name: Of the tables, followed by the order; None chooses names.
+        placement: Of each table, as in ``SkipGram``.
         levels: As in ``SkipGram``.
         first: By order the first token and context rows, ``init_func`` and ``context_func`` of ``SkipGram``.
     Raises:
@@ -111,6 +118,7 @@ def train_line(
             seed=seed,
             part_policy=part_policy,
             name=None if name is None else f"{name}.{order}",
+            placement=placement,
             levels=levels,
             **({} if first is None else dict(zip(("init_func", "context_func"), first[order], strict=True))),
         )

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.formats.gathered_rows import joined_rows
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
@@ -41,7 +42,14 @@ from graph_emb.run.evaluation import (
     last_network,
     predictor_finding,
 )
-from graph_emb.run.families.walk_tables import bucket_plan, computed_rows, first_rows, fit_skipgram, training_metrics
+from graph_emb.run.families.walk_tables import (
+    bucket_plan,
+    cache_metrics,
+    computed_rows,
+    first_rows,
+    fit_skipgram,
+    training_metrics,
+)
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.levels import levels_of_table, with_levels
@@ -50,6 +58,7 @@ from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 from graph_emb.table.initializers import FromParts
+from graph_emb.table.placement import File
 from partition import PartitionedGraph
 
 
@@ -184,8 +193,9 @@ class WalkFamily(PlainFamily):
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
         if graph is not None:
-            placement = config.train.placement(model.buckets, tables=model.tables)
-            self._plan = "\n".join(filter(None, [self._plan, bucket_plan(model, placement, graph.num_nodes)]))
+            placement, num_nodes = config.train.placement(model.buckets, tables=model.tables), graph.num_nodes
+            plan = bucket_plan(model, placement, num_nodes, model.walk_length, model.num_walks * num_nodes)
+            self._plan = "\n".join(filter(None, [self._plan, plan]))
         if self._plan and job.progress:
             print(self._plan, file=sys.stderr)
         p, q = model.bias
@@ -234,7 +244,7 @@ class WalkFamily(PlainFamily):
             rows, other = (parallel.gathered_rows(ranks, tables, side, share) for side in ("none", "only"))
             if rows is not None and other is not None:
                 files[CONTEXT] = other.numpy()
-                rows = rows.add_(other) if config.output.context == "add" else rows
+                rows = tables.with_context("add", rows, other) if config.output.context == "add" else rows
         else:
             rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
@@ -287,6 +297,11 @@ class LineFamily(PlainFamily):
     def _num_tables(self) -> int:
         return 2
 
+    def _bucket_plans(self, sampler: EdgeSampler, placement: Any) -> list[str]:
+        """As ``bucket_plan``, of each order."""
+        recipes = [self.model.skipgram(order, directed=sampler.graph.directed) for order in self.model.orders]
+        return [bucket_plan(one, placement, sampler.num_nodes, 2, sampler.num_walks_per_epoch) for one in recipes]
+
     def num_kept(self, dataset: PlainDataset) -> int:
         """The context rows and the lengths of rows, with which a training goes on."""
         model = self.model
@@ -310,6 +325,10 @@ class LineFamily(PlainFamily):
             sampler = EdgeSampler.of_graph(graph, **draws)
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
+        placement = config.train.placement(model.buckets, tables=model.num_tables)
+        if dataset is not None and job.progress:
+            for plan in filter(None, [self._plan, *self._bucket_plans(sampler, placement)]):
+                print(plan, file=sys.stderr)
         first: dict[str, Any] | None = None
         spent: dict[str, Any] = {}
         begin = time.perf_counter()
@@ -333,6 +352,7 @@ class LineFamily(PlainFamily):
             on_batch=lambda order, entry: job.log({"order": order, **entry.as_dict()}),
             checkpoints=job.checkpoints,
             name=None if job.checkpoints is None else parallel.TABLE,
+            placement=placement,
             levels=self._levels(graph, ranks),
             first=first,
         )
@@ -345,14 +365,19 @@ class LineFamily(PlainFamily):
             return Trained({}, result.interrupted)
         width = model.dim // len(model.orders)
         found = [order[:, :width] for order in orders if order is not None]
-        rows, files = side_by_side(found, model.normalize), {}
+        folder = placement.path if isinstance(placement, File) else None
+        rows, files = joined_rows(partial(side_by_side, normalize=model.normalize), found, folder), {}
         if kept and model.normalize:
-            files[LENGTHS] = torch.stack([order.norm(dim=1) for order in found], dim=1).numpy()
+            files[LENGTHS] = joined_rows(_lengths, found, folder).numpy()
         if kept and "second" in model.orders and orders[-1] is not None:
-            files[CONTEXT] = orders[-1][:, width:].contiguous().numpy()
+            files[CONTEXT] = joined_rows(torch.Tensor.contiguous, [orders[-1][:, width:]], folder).numpy()
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
         metrics = {
-            "orders": {order: lines[-1].as_dict() for order, lines in result.history.items() if lines},
+            "orders": {
+                order: {**lines[-1].as_dict(), **cache_metrics(result.models[order])}
+                for order, lines in result.history.items()
+                if lines
+            },
             "seconds": result.seconds,
             "edges": result.num_draws,
             "edges_per_second": round(result.num_draws / result.seconds) if result.seconds else None,
@@ -360,6 +385,11 @@ class LineFamily(PlainFamily):
             **spent,
         }
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics, files=files)
+
+
+def _lengths(*orders: torch.Tensor) -> torch.Tensor:
+    """The lengths of the rows (N, D_i) of each order, (N, number of orders)."""
+    return torch.stack([order.norm(dim=1) for order in orders], dim=1)
 
 
 def _by_order(model: LineConfig, start: GrownStart) -> dict[str, Any]:

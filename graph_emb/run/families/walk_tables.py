@@ -17,7 +17,7 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.bucket_steps import episode_walks
-from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import parallel
@@ -73,16 +73,18 @@ def fit_skipgram(
     return tables, result
 
 
-def bucket_plan(model: PlainWalkConfig, placement: Any, num_nodes: int) -> str:
+def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_length: int, per_epoch: int) -> str:
     """The order of training by buckets, in a line; or how to ask for it, where rows in files do not fit into memory.
 
     Args:
         placement: Of each table.
-        num_nodes: N; each of them begins ``num_walks`` walks.
+        num_nodes: N.
+        walk_length: Nodes of a walk; 2: it is an edge.
+        per_epoch: Walks of an epoch.
     """
     table = num_nodes * model.dim * 4
     if not model.buckets:
-        if placement == HOST or not (model.in_place and model.tables == 2) or placement.memory_bytes >= table:
+        if placement == HOST or not model.in_place or placement.memory_bytes >= table:
             return ""
         parts = fewest_parts(num_nodes, model.dim * 4, placement.memory_bytes)
         if parts is None:
@@ -91,13 +93,13 @@ def bucket_plan(model: PlainWalkConfig, placement: Any, num_nodes: int) -> str:
             f"plan: random rows of files are slow; train.buckets={parts} trains pairs by buckets of two parts, many "
             "times as fast, in another order and so to other rows"
         )
-    parts, per_epoch = model.buckets, model.num_walks * num_nodes
-    size = min(per_epoch, episode_walks(model, num_nodes, model.walk_length, model.epochs * per_epoch))
-    said = f"plan: {parts} parts of the nodes, {parts**2} buckets; an episode is {size:,} walks"
+    parts, of = model.buckets, "walks" if walk_length > 2 else "edges"
+    size = min(per_epoch, episode_walks(model, num_nodes, walk_length, model.epochs * per_epoch))
+    said = f"plan: {parts} parts of the nodes, {parts**2} buckets; an episode is {size:,} {of}"
     if placement == HOST or placement.memory_bytes >= table:
         return said
     moved = (parts - 1) * (parts + 1) * (table // parts)  # P - 1 token parts and P (P - 1) context parts
-    rate = size * model.walk_length / (2 * moved / 1e9)
+    rate = size * walk_length / (2 * moved / 1e9)
     return f"{said}, reads and writes {size_text(moved)} each; a disk of 1 GB/s keeps up with {rate:,.0f} tokens/s"
 
 
@@ -105,16 +107,19 @@ def training_metrics(result: SkipGramResult) -> dict[str, Any]:
     """The last line of the history, speed, parameters, and what memory held of rows in files."""
     last = result.history[-1] if result.history else None
     seconds = last.seconds if last else 0.0
-    cache = {
-        name: {**asdict(own), "hit_share": round(own.hit_share, 6)} for name, own in result.model.cache_stats().items()
-    }
     return {
         **(last.as_dict() if last else {}),
         "first_lr": result.first_lr,
         "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
         "parameters": result.model.num_parameters,
-        **({"cache": cache} if cache else {}),
+        **cache_metrics(result.model),
     }
+
+
+def cache_metrics(model: SkipGram) -> dict[str, Any]:
+    """What memory held of rows in files, as ``cache``; nothing of rows in memory."""
+    cache = {name: {**asdict(own), "hit_share": round(own.hit_share, 6)} for name, own in model.cache_stats().items()}
+    return {"cache": cache} if cache else {}
 
 
 def computed_rows(model: PlainWalkConfig, graph: Graph, seed: int) -> NDArray[np.float32]:

@@ -250,15 +250,16 @@ class TieredShard(EmbeddingShard):
         capacity = self._pages.frames.capacity
         return sum(len(self._pages_in(ranges[: k + 1])) <= capacity for k in range(len(ranges)))
 
-    def held_rows(self, low: int, high: int) -> tuple[Tensor, np.ndarray]:
-        keys = np.arange(low, high)
+    def held_rows(self, *ranges: tuple[int, int]) -> tuple[Tensor, list[np.ndarray]]:
+        keys = np.concatenate([np.arange(*one) for one in ranges])
         if not self._pages.frames.fits(keys):
+            said = " and ".join(f"{low} to {high}" for low, high in ranges)
             raise ConfigError(
-                f"table {self.spec.name!r}: memory holds {self._pages.frames.capacity} pages, rows {low} to {high} "
-                f"have {len(self._pages_in([(low, high)]))}; raise memory or take more parts"
+                f"table {self.spec.name!r}: memory holds {self._pages.frames.capacity} pages, rows {said} "
+                f"have {len(self._pages_in(ranges))}; raise memory or take more parts"
             )
         ((_, places),) = self._pages.chunks(keys, write=True)
-        return self._inner.weight, places
+        return self._inner.weight, np.split(places, np.cumsum([high - low for low, high in ranges])[:-1])
 
     def _pages_in(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
         """The pages of ranges of rows, in the order of their first one, without repeats."""

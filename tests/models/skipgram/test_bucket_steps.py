@@ -31,6 +31,9 @@ MEMORY = 20 * 5 + 11 * (4096 + 64)
 """Two parts of five pages, one page more, and the map of the pages of a table of rows of 512 numbers."""
 
 
+ONE = {"tables": 1, "lr": 0.1, "shared_negatives": 8}
+
+
 def trained(placement: Any = "host", threads: int = 1, seed: int = 0, **fields: Any) -> SkipGramResult:
     walks = WalkSampler(graph_of_groups(), num_walks=4, walk_length=12, seed=1)
     given = {**SMALL, "dim": 512, "buckets": PARTS, "episode_walks": 50, "epochs": 2, **fields}
@@ -56,6 +59,36 @@ def test_rows_do_not_depend_on_where_they_lie(tmp_path: Path) -> None:
     assert not torch.equal(trained(buckets=2).embeddings(), rows[:, :512])
     assert not torch.equal(trained(episode_walks=160).embeddings(), rows[:, :512])
     assert not torch.equal(trained(buckets=0, episode_walks=None).embeddings(), rows[:, :512])
+
+
+def test_rows_that_are_tokens_and_contexts_do_not_depend_on_where_they_lie_either(tmp_path: Path) -> None:
+    expected = trained(**ONE)
+    rows = expected.embeddings()
+    for name, placement in {
+        "two parts": ge.Buckets(tmp_path, MEMORY, parts=PARTS),
+        "two parts, no room ahead": ge.File(tmp_path, 20 * 5 + 11 * 4160, "lru"),
+        "three parts": ge.Buckets(tmp_path, 20 * 5 + 16 * 4160, parts=PARTS),
+    }.items():
+        found = trained(placement, **ONE)
+        assert torch.equal(found.embeddings(), rows), name
+        (table,) = found.model.tables
+        assert table.cache_stats().dirty_writes > 0, name  # type: ignore[union-attr]
+    assert not torch.equal(trained(**{**ONE, "buckets": 3}).embeddings(), rows)
+    with pytest.raises(ConfigError, match=r"its memory holds not 2 of 4 parts; raise train.memory or"):
+        trained(ge.File(tmp_path, 20 * 5 + 9 * 4160), **ONE)
+
+
+def test_one_table_by_buckets_learns_what_it_learns_without() -> None:
+    """Both sides of a pair change the one row, and each pair trains from either side."""
+    found = {}
+    for buckets in (0, 4):
+        given = {**ONE, "dim": 16, "epochs": 40, "lr": 0.05, "buckets": buckets}
+        rows = trained(episode_walks=40 if buckets else None, **given).embeddings()
+        rows = torch.nn.functional.normalize(torch.cat([rows[:19], rows[20:39]]), dim=1)  # two nodes are alone
+        cosine = rows @ rows.T
+        found[buckets] = float(cosine[:19, :19].mean() - cosine[:19, 19:].mean())
+    assert found[0] > 0.3
+    assert found[4] == pytest.approx(found[0], rel=0.3)
 
 
 def test_parts_come_before_they_are_needed_one_a_swap(tmp_path: Path) -> None:
@@ -158,7 +191,6 @@ def test_walks_of_an_episode_take_a_quarter_of_two_parts_of_both_tables_and_a_tw
         ({"episode_walks": 5}, "episode_walks = 5 belongs to buckets"),
         ({"buckets": 4, "rule": "adagrad"}, "take rule=sgd, path=auto and dtype=float32"),
         ({"buckets": 4, "path": "optimizer"}, "take rule=sgd, path=auto and dtype=float32"),
-        ({"buckets": 4, "tables": 1}, "buckets = 4 and tables = 1: take 2"),
         ({"buckets": 4, "typed_negatives": True}, "buckets = 4 and typed_negatives = True"),
         ({"buckets": 4, "negative_scope": "local"}, "buckets = 4 and negative_scope = 'local'"),
     ],

@@ -141,6 +141,25 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
     assert "train.buckets=4 trains pairs by buckets of two parts" in said["plain"]
 
 
+@pytest.mark.parametrize("order", ["first", "both"])
+def test_line_by_buckets_ends_with_the_same_files_wherever_its_rows_lie(
+    edges: Path, tmp_path: Path, capfd: Any, order: str
+) -> None:
+    options = {"order": order, "dim": 1024 if order == "both" else 512, "draws_per_edge": 3, "report": "none"}
+    buckets, found = {"threads": 1, "buckets": 4, "episode_walks": 100}, {}
+    for name, where in {"host": {}, "files": {"memory": "190KiB", "scratch": str(tmp_path / "rows")}}.items():
+        out = tmp_path / name
+        run = ge.pipeline("line", edges, out=out, evaluate=False, progress=True, train={**buckets, **where}, **options)
+        found[name] = {path.name: path.read_bytes() for path in out.glob("*.npy")}
+        for told in run.metrics["train"]["orders"].values():
+            assert ("cache" in told) == bool(where)
+            assert all(cache["dirty_writes"] > 0 for cache in told.get("cache", {}).values())
+    assert found["host"] == found["files"]
+    assert sorted(found["host"]) == ["context.npy", "embeddings.npy", "ids.npy", "lengths.npy"][order == "first" :]
+    assert "4 parts of the nodes, 16 buckets; an episode is 100 edges, reads and writes" in capfd.readouterr().err
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
 def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None:
     """It was refused, for a setting that the run before had and nobody gave."""
     new = tmp_path / "new.csv"
@@ -163,7 +182,9 @@ def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None
         ("node2vec", {"multilevel": True}, "model.multilevel needs all rows in memory"),
         ("deepwalk", {"warm_start": "rows.npy"}, "model.warm_start needs all rows in memory"),
         ("deepwalk", {"table": "hash", "train": {"memory": "1MiB", "rule": "adagrad"}}, "model.table needs all rows"),
-        ("line", {}, "line needs its rows in memory"),
+        ("line", {"multilevel": True}, "model.multilevel needs all rows in memory"),
+        ("line", {"train": {"buckets": 4}, "parallel": {"mode": "collective"}}, "one process trains walks by buckets"),
+        ("mf", {}, "mf needs its rows in memory"),
         (
             "deepwalk",
             {"train": {"buckets": 4}, "parallel": {"mode": "collective"}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
@@ -108,6 +110,62 @@ def test_groups_are_found(order: str, directed: bool, rule: str) -> None:
     assert abs(contrast(np.random.default_rng(0).normal(size=rows.shape))) < 0.05
 
 
+@pytest.mark.parametrize(("order", "directed"), [("first", False), ("second", False), ("second", True)])
+def test_groups_are_found_by_buckets(order: str, directed: bool) -> None:
+    sampler = EdgeSampler.of_graph(groups(directed), draws_per_edge=200, seed=1)
+    options: dict[str, Any] = {"num_threads": 1, "progress": False}
+    found = {}
+    for buckets in (0, 4):
+        config = LineConfig(order=order, buckets=buckets, episode_walks=1000 if buckets else None, **QUALITY)
+        found[buckets] = contrast(train_line(sampler, config, **options).embeddings().numpy())
+    assert found[4] > 0.1
+    assert found[4] > found[0] - 0.1
+
+
+@pytest.mark.parametrize(("order", "directed"), [("both", False), ("second", True)])
+def test_rows_by_buckets_do_not_depend_on_where_they_lie(tmp_path: Path, order: str, directed: bool) -> None:
+    sampler = EdgeSampler.of_graph(groups(directed), draws_per_edge=2, seed=1)
+    dim = 512 * len(LineConfig(order=order).orders)
+
+    def trained(placement: Any = "host", **fields: Any) -> torch.Tensor:
+        config = LineConfig(order=order, dim=dim, **{"buckets": 4, "episode_walks": 100, **fields})
+        result = train_line(sampler, config, num_threads=1, progress=False, placement=placement)
+        kept = [table.weight[:].detach() for model in result.models.values() for table in model.tables]
+        return torch.cat([result.embeddings(), *kept], dim=1)
+
+    rows = trained()
+    pages, page = 40, 4096 + 64
+    for memory in (21 * page, 33 * page):  # two parts of ten pages; one more
+        assert torch.equal(trained(ge.Buckets(tmp_path, pages * 5 + memory, parts=4)), rows)
+    assert not torch.equal(trained(buckets=3), rows)
+    assert not torch.equal(trained(buckets=0, episode_walks=None), rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_a_training_by_buckets_that_was_stopped_ends_with_the_same_rows(tmp_path: Path, order: str) -> None:
+    class Stop(Exception):
+        pass
+
+    sampler = EdgeSampler.of_graph(groups(), draws_per_edge=2, seed=1)
+    config = LineConfig(order=order, dim=512, buckets=4, episode_walks=100)
+
+    def stop(order: str, line: Any) -> None:
+        if line.walks == 400:
+            raise Stop
+
+    def run(*, resume: bool, **more: Any) -> torch.Tensor:
+        checkpoints = PeriodicCheckpoints(tmp_path / "kept", 1, resume=resume)
+        placement = ge.Buckets(tmp_path / "rows", 40 * 5 + 21 * 4160, parts=4, leftover="remove")
+        options: dict[str, Any] = {"num_threads": 1, "progress": False, "log_interval": 1e-9, "name": "node", **more}
+        return train_line(sampler, config, placement=placement, checkpoints=checkpoints, **options).embeddings()
+
+    with pytest.raises(Stop):
+        run(resume=False, on_batch=stop)
+    found = run(resume=True)
+    assert torch.equal(found, train_line(sampler, config, num_threads=1, progress=False).embeddings())
+
+
 def test_both_orders_stand_side_by_side_each_of_length_1() -> None:
     sampler = EdgeSampler.of_graph(groups(), draws_per_edge=2, seed=1)
     lines: list[str] = []
@@ -118,7 +176,7 @@ def test_both_orders_stand_side_by_side_each_of_length_1() -> None:
     first, second = (result.models[order].embeddings() for order in ("first", "second"))
     torch.testing.assert_close(rows[:, :4], first / first.norm(dim=1, keepdim=True))
     torch.testing.assert_close(rows[:, 4:], second / second.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(side_by_side([first, second], False), torch.cat([first, second], 1))
+    torch.testing.assert_close(side_by_side(first, second, normalize=False), torch.cat([first, second], 1))
     assert list(dict.fromkeys(lines)) == ["first", "second"]
     assert result.num_draws == 2 * 2 * sampler.num_edges
     assert result.num_parameters == 80 * 4 * 3
@@ -140,6 +198,8 @@ def test_a_seed_gives_the_same_rows_in_one_thread() -> None:
         ({"order": "third"}, "order = 'third': should be"),
         ({"dim": 9}, "order=both needs an even width"),
         ({"num_negatives": 0.0}, "num_negatives = 0.0"),
+        ({"buckets": 4, "rule": "adam"}, "take rule=sgd, path=auto and dtype=float32"),
+        ({"episode_walks": 4}, "belongs to buckets"),
     ],
 )
 def test_a_bad_recipe_is_refused(options: dict[str, Any], message: str) -> None:

@@ -478,12 +478,15 @@ def test_rows_that_change_where_they_are_held_are_rows_that_were_written(tmp_pat
         low = int(rng.integers(0, 500))
         tiered.hold([(low, low + 90), (0, 40)])
         for shard in (host, tiered):
-            weight, places = shard.held_rows(low, low + 90)
+            weight, (places, others) = shard.held_rows((low, low + 90), (10, 40))
             weight[torch.from_numpy(places)] += torch.arange(90.0)[:, None] * step
+            weight[torch.from_numpy(others)] -= torch.arange(30.0)[:, None]
     check_equal(host, tiered)
     assert tiered.cache_stats().dirty_writes > 0
-    with pytest.raises(ConfigError, match=r"table 't': memory holds \d+ pages, rows 0 to 600 have \d+; raise memory"):
-        tiered.held_rows(0, 600)
+    with pytest.raises(
+        ConfigError, match=r"table 't': memory holds \d+ pages, rows 0 to 300 and 300 to 600 have \d+; "
+    ):
+        tiered.held_rows((0, 300), (300, 600))
 
 
 @pytest.mark.parametrize("memory", [25_000, 30_000, 60_000, 200_000])
