@@ -3,8 +3,8 @@
     python benchmarks/tiers_memory.py triples walks --checkpoint --folder /fast/disk --json memory.json
 
 ``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
-generated graph. With ``--checkpoint`` a training saves one after nine tenths of its steps, and a second training,
-within the same limit, goes on from it.
+generated graph. With ``--checkpoint`` a training saves one after nine tenths of its steps, and another process of
+the same limit goes on from it.
 
 Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then joins a fresh memory
 cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O. What it held before does
@@ -19,7 +19,6 @@ import ctypes
 import gc
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
-from graph_emb.models.skipgram.bucket_steps import episode_walks
+from graph_emb.models.skipgram.bucket_steps import episode_walks, tables_share
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
@@ -47,7 +46,6 @@ from graph_emb.table.tier.shard import fewest_parts
 MIB = 1 << 20
 SLACK = 64 * MIB
 TIMES = 8  # of the memory
-SAVED = "checkpoints"
 GROUPS = (  # a folder in which groups are made, the limit's file and the peak's
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
     ("/sys/fs/cgroup", "memory.max", "memory.peak"),
@@ -123,9 +121,10 @@ def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> C
     ends = np.random.default_rng(0).integers(0, nodes, (2, count))
     graph = Graph.from_edges(*ends, num_nodes=nodes, self_loops="drop")
     del ends
-    parts = fewest_parts(nodes, options.dim * 4, budget // 2) or 2
+    of_each = int(tables_share(SkipGramConfig(buckets=2)) * budget) // 2
+    parts = fewest_parts(nodes, options.dim * 4, of_each) or 2
     config = SkipGramConfig(dim=options.dim, buckets=parts)
-    placement = ge.Buckets(options.folder, budget // 2, parts=parts)
+    placement = ge.Buckets(options.folder, of_each, parts=parts)
     sampler = WalkSampler(graph, num_walks=1, walk_length=options.length, seed=0)
 
     def run(checkpoints: PeriodicCheckpoints | None) -> tuple[list[CacheStats], int]:
@@ -149,44 +148,47 @@ def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
     budget = whole // TIMES
     small = CASES[case](options, 20_000, 10_000, 20_000 * options.dim * 8 // 4)
     for resume in (False, True)[: 1 + options.checkpoint]:
-        small.run(checkpoints_of(options, small.steps, resume=resume))  # compiles
-    shutil.rmtree(Path(options.folder, SAVED), ignore_errors=True)
+        small.run(checkpoints_of(f"small{options.resume}", options, small.steps, resume=resume))  # compiles
     del small
     about, steps, run = CASES[case](options, rows, count, budget)
+    checkpoints = checkpoints_of("checkpoints", options, steps, resume=options.resume)
     gc.collect()
-    before = resident()
-    most = budget + budget // 10 + SLACK
+    before, most = resident(), budget + budget // 10 + SLACK
     limit, began = Limit(most, loose=options.loose), time.perf_counter()
-    stats, done = run(checkpoints_of(options, steps, resume=False))
-    seconds, trained, most_resident = time.perf_counter() - began, limit.peak(), resident("VmHWM")
-    print(f"{case}: trained, {done / seconds:,.0f} a second, peak {trained / MIB:.1f} MiB", file=sys.stderr, flush=True)
-    resumed: dict[str, float] = {}
-    if options.checkpoint:
-        gc.collect()
-        saved = sum(path.stat().st_size for path in Path(options.folder, SAVED).rglob("*.safetensors"))
-        began = time.perf_counter()
-        run(checkpoints_of(options, steps, resume=True))
-        resumed = {
-            "a checkpoint, MiB": saved / MIB, "seconds of the resumed tenth": time.perf_counter() - began,
-            "peak of the group, resumed too, MiB": limit.peak() / MIB,
-            "resident at most, resumed too, above before, MiB": (resident("VmHWM") - before) / MIB,
-        }  # fmt: skip
+    stats, done = run(checkpoints)
+    seconds, peak = time.perf_counter() - began, limit.peak()
+    print(f"{case}: trained, {done / seconds:,.0f} a second, peak {peak / MIB:.1f} MiB", file=sys.stderr, flush=True)
+    saved = sum(path.stat().st_size for path in Path(options.folder, "checkpoints").rglob("*.safetensors"))
     return {
         "trained on": about, "tables MiB": whole / MIB, "budget MiB": budget / MIB, "limit MiB": most / MIB,
-        "resident at most, above before, MiB": (most_resident - before) / MIB,
-        "peak of the group, training, MiB": trained / MIB,
+        "peak of the group MiB": peak / MIB, "a checkpoint MiB": saved / MIB,
+        "resident at most, above before, MiB": (resident("VmHWM") - before) / MIB,
         "the graph and the program before, MiB": before / MIB, "seconds": seconds, "a second": done / seconds,
         "GB read": sum(one.bytes_read for one in stats) / 1e9,
         "GB written": sum(one.bytes_written for one in stats) / 1e9,
-        "seconds waited for the disk": sum(one.seconds_waited for one in stats), **resumed,
+        "seconds waited for the disk": sum(one.seconds_waited for one in stats),
     }  # fmt: skip
 
 
-def checkpoints_of(options: argparse.Namespace, steps: int, *, resume: bool) -> PeriodicCheckpoints | None:
+def checkpoints_of(name: str, options: argparse.Namespace, steps: int, *, resume: bool) -> PeriodicCheckpoints | None:
     """One after nine tenths of the steps, where they are asked for."""
     if not options.checkpoint:
         return None
-    return PeriodicCheckpoints(Path(options.folder, SAVED), max(1, steps * 9 // 10), keep_last=1, resume=resume)
+    return PeriodicCheckpoints(Path(options.folder, name), max(1, steps * 9 // 10), keep_last=1, resume=resume)
+
+
+def of_child(words: list[str], name: str) -> dict[str, Any]:
+    """A case in a process of its own."""
+    child = subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True)
+    told, _ = child.communicate()
+    for root, *_ in GROUPS:
+        group = Path(root, f"graph-emb-{child.pid}")
+        if group.exists():
+            group.rmdir()
+    if child.returncode:
+        raise SystemExit(f"{name}: ended with {child.returncode}; -9 is more memory than the limit")
+    found: dict[str, Any] = json.loads(told)
+    return found
 
 
 def main() -> None:
@@ -204,6 +206,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--checkpoint", action="store_true", help="save one, and go on from it, in the same limit")
     parser.add_argument("--loose", action="store_true", help="no limit: say what it would take")
+    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -217,16 +220,10 @@ def main() -> None:
             for name in ("entities", "triples", "nodes", "edges", "length", "dim", "parts", "threads"):
                 words += [f"--{name}", str(getattr(options, name))]
             words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint
-            child = subprocess.Popen([sys.executable, __file__, case, *words], stdout=subprocess.PIPE, text=True)
-            told, _ = child.communicate()
-            for root, *_ in GROUPS:
-                group = Path(root, f"graph-emb-{child.pid}")
-                if group.exists():
-                    group.rmdir()
-            if child.returncode:
-                raise SystemExit(f"{case}: ended with {child.returncode}; -9 is more memory than the limit")
-        results[case] = json.loads(told)
-        print(f"\n{case}\n" + tabulate(results[case].items(), floatfmt=".4g"), flush=True)
+            for resume in (False, True)[: 1 + options.checkpoint]:
+                name = f"{case}, resumed after nine tenths" if resume else case
+                results[name] = of_child([case, *words, *["--resume"] * resume], name)
+                print(f"\n{name}\n" + tabulate(results[name].items(), floatfmt=".4g"), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 

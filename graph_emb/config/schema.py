@@ -163,16 +163,17 @@ class TrainSection(Settings):
             )
         return self
 
-    def placement(self, parts: int = 0, tables: int = 1) -> Any:
+    def placement(self, parts: int = 0, tables: int = 1, share: float = 1.0) -> Any:
         """Of each table that is larger than memory.
 
         Args:
             parts: In as many for a schedule of buckets; 0: without one.
             tables: They share the memory.
+            share: Of the memory that all of them have.
         """
         if self.memory is None:
             return HOST
-        memory = memory_bytes(self.memory) // tables
+        memory = int(memory_bytes(self.memory) * share) // tables
         if parts:
             return Buckets(self.scratch or gettempdir(), memory, self.policy, leftover="remove", parts=parts)
         return File(self.scratch or gettempdir(), memory, self.policy, leftover="remove")

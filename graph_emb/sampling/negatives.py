@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
+from graph_emb.core.page_cache import Drain
 from graph_emb.graph.csr import frozen
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walk_kernels import alias_rows, at_least_one, fill_negatives, stream_key
@@ -72,18 +79,9 @@ class NegativeSampler:
     """
 
     def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0, low: int = 0) -> None:
-        if not (math.isfinite(power) and power >= 0):
-            raise ConfigError(f"negative power {power}: must be finite and at least 0; 0 draws uniformly")
         self.seed, self.low = int(seed), int(low)
         self.power = float(power)
-        share = np.asarray(degrees, np.float64) ** power
-        if not (len(share) and np.isfinite(share).all() and share.min() >= 0 and share.sum() > 0):
-            raise ConfigError(
-                f"negatives of {len(share)} nodes: degrees must be finite, at least 0 and not all 0; "
-                "use power=0 for a graph without edges"
-            )
-        # The alias tables read float32: a power of two, which rounds nothing, brings the largest share below its limit.
-        share = np.ldexp(share, LARGEST_EXPONENT - int(np.frexp(share.max())[1]))
+        share = _shares(degrees, power)
         self.probabilities = share / share.sum()
         row = frozen(np.array([0, len(share)], np.int64))
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
@@ -146,6 +144,25 @@ class NegativeSampler:
         return out[0]
 
 
+def _shares(degrees: np.ndarray, power: float) -> np.ndarray:
+    """``degree ** power``, of which all are multiples by a power of two, (N,), float64.
+
+    The alias tables read float32: a power of two, which rounds nothing, brings the largest share below its limit.
+
+    Raises:
+        ConfigError: as ``NegativeSampler``.
+    """
+    if not (math.isfinite(power) and power >= 0):
+        raise ConfigError(f"negative power {power}: must be finite and at least 0; 0 draws uniformly")
+    share = np.asarray(degrees, np.float64) ** power
+    if not (len(share) and np.isfinite(share).all() and share.min() >= 0 and share.sum() > 0):
+        raise ConfigError(
+            f"negatives of {len(share)} nodes: degrees must be finite, at least 0 and not all 0; "
+            "use power=0 for a graph without edges"
+        )
+    return np.ldexp(share, LARGEST_EXPONENT - int(np.frexp(share.max())[1]), out=share)
+
+
 class UniformSampler(NegativeSampler):
     """The draws of a ``NegativeSampler`` of power 0, without a table.
 
@@ -165,39 +182,78 @@ class UniformSampler(NegativeSampler):
 
 
 class PartNegatives:
-    """The negatives of a sampler, part for part of its nodes: of each part as many as its share of all draws.
+    """The negatives of a ``NegativeSampler``, part for part of its nodes: of each as many as its share of all draws.
 
     A token that meets all parts is pushed from as many nodes, and in expectation as far, as by draws among all nodes;
     strata vary less.
 
     Args:
-        negatives: Draws among nodes 0 .. N - 1.
+        degrees, power, seed: As in ``NegativeSampler``.
         bounds: Part k has the nodes ``bounds[k]`` to ``bounds[k + 1]``, (P + 1,).
         num_drawn: Draws among all nodes that those of all parts take the place of.
+        folder: In a file of which the tables of the parts lie, 8 bytes a node; None: in memory.
     Attributes:
         num_drawn: Of each part, (P,), at least 1 but for parts that are never drawn.
         weights: How much each draw of a part counts, (P,), float32: all draws of all parts 1.
     """
 
-    def __init__(self, negatives: NegativeSampler, bounds: np.ndarray, num_drawn: int) -> None:
-        shares = np.add.reduceat(negatives.probabilities, bounds[:-1])
+    def __init__(
+        self,
+        degrees: np.ndarray,
+        bounds: np.ndarray,
+        num_drawn: int,
+        *,
+        power: float = 0.75,
+        seed: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        probabilities = _shares(degrees, power)
+        probabilities /= probabilities.sum()
+        shares = np.add.reduceat(probabilities, bounds[:-1])
         self.num_drawn = np.where(shares > 0, np.maximum(1, np.rint(num_drawn * shares)), 0).astype(np.int64)
         self.weights = (shares / np.maximum(1, self.num_drawn)).astype(np.float32)
-        self._seed, self._bounds = negatives.seed, bounds
-        lows = np.repeat(shares == 0, np.diff(bounds))  # a row of an alias table needs a positive sum
-        within = np.where(
-            lows, 1.0, negatives.probabilities / np.repeat(np.where(shares > 0, shares, 1), np.diff(bounds))
+        self._seed, self._bounds = int(seed), bounds
+        tables = (
+            _part_tables(probabilities[low:high], share)
+            for (low, high), share in zip(pairwise(bounds.tolist()), shares.tolist(), strict=True)
         )
-        self._accept, self._other, _ = alias_rows(frozen(bounds.astype(np.int64)), frozen(within.astype(np.float32)))
+        self._tables: list[tuple[np.ndarray, np.ndarray]] = []
+        if folder is None:
+            self._tables = list(tables)
+            return
+        with TemporaryFile(dir=folder) as file:
+            for accept, other in tables:
+                file.write(accept.data)
+                file.write(other.data)
+            file.flush()
+            Drain(file.fileno()).finish()
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
 
     def tables(self, part: int) -> tuple[np.ndarray, np.ndarray]:
-        """Alias tables of a part's nodes, (R,) each: the chance to keep a node, and which one is drawn otherwise."""
-        rows = slice(self._bounds[part], self._bounds[part + 1])
-        return self._accept[rows], self._other[rows]
+        """Alias tables of a part's nodes, (R,) each: the chance to keep a node, and which one is drawn otherwise.
+
+        Raises:
+            OSError: the file that they lie in cannot be read.
+        """
+        if self._tables:
+            return self._tables[part]
+        low, high = self._bounds[part], self._bounds[part + 1]
+        accept, other = np.empty(high - low, np.float32), np.empty(high - low, np.int32)
+        if os.preadv(self._descriptor, [accept.data, other.data], 8 * int(low)) < 8 * (high - low):
+            raise OSError(errno.EIO, f"the file of the negatives of part {part} was cut off")
+        return accept, other
 
     def key(self, epoch: int, token_part: int, part: int) -> np.uint64:
         """The key of the streams of a bucket of an epoch, one for each walk."""
         return stream_key(self._seed, epoch, 8, token_part, part)
+
+
+def _part_tables(probabilities: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Alias tables of the nodes of a part, whose probabilities (R,) have the sum ``share``; even ones where it is 0."""
+    within = probabilities / share if share else np.ones(len(probabilities))
+    accept, other, _ = alias_rows(np.array([0, len(within)], np.int64), within.astype(np.float32))
+    return accept, other
 
 
 class NearNegativeSampler(NegativeSampler):

@@ -313,8 +313,9 @@ def start_batches(
         starts = np.empty(high - low, np.int32)
         for round_ in range(low // num_nodes, (high - 1) // num_nodes + 1):
             if round_ != order_of:
-                stream = np.random.default_rng([seed & (2**64 - 1), epoch, round_])
-                order, order_of = stream.permutation(np.arange(num_nodes, dtype=np.int32)), round_
+                del order  # two of them would be 8 bytes a node
+                order, order_of = np.arange(num_nodes, dtype=np.int32), round_
+                np.random.default_rng([seed & (2**64 - 1), epoch, round_]).shuffle(order)
             a, b = max(low, round_ * num_nodes), min(high, (round_ + 1) * num_nodes)
             starts[a - low : b - low] = order[a - round_ * num_nodes : b - round_ * num_nodes]
         yield starts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,7 +274,7 @@ def test_bad_input_is_named(edges: torch.Tensor, num_nodes: int, error: type[Exc
 def test_negatives_of_all_parts_stand_for_draws_among_all_nodes() -> None:
     degrees = np.array([1.0, 16.0, 0.0, 0.0, 0.0, 81.0, 3.0, 2.0])
     whole, bounds = NegativeSampler(degrees, 0.5), np.array([0, 2, 5, 8])
-    parts = PartNegatives(whole, bounds, 32)
+    parts = PartNegatives(degrees, bounds, 32, power=0.5)
     assert parts.num_drawn.tolist() == [9, 0, 23]  # shares .289, 0, .711
     assert (parts.num_drawn * parts.weights).sum() == pytest.approx(1)
     mass = np.zeros(8)
@@ -283,14 +285,29 @@ def test_negatives_of_all_parts_stand_for_draws_among_all_nodes() -> None:
         chance = accept / size + np.bincount(other, (1 - accept) / size, size)  # what the alias tables draw
         mass[low:high] = parts.num_drawn[part] * parts.weights[part] * chance
     np.testing.assert_allclose(mass, whole.probabilities, rtol=1e-6)
-    assert PartNegatives(whole, bounds, 1).num_drawn.tolist() == [1, 0, 1]
+    assert PartNegatives(degrees, bounds, 1, power=0.5).num_drawn.tolist() == [1, 0, 1]
+
+
+def test_tables_of_parts_in_a_file_are_those_in_memory_and_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    degrees, bounds = np.random.default_rng(0).integers(0, 5, 100).astype(np.float64), np.array([0, 30, 31, 100])
+    degrees[30] = 0
+    here, there = (PartNegatives(degrees, bounds, 8, seed=2, folder=folder) for folder in (None, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    for part in (2, 0, 1):
+        for ours, theirs in zip(here.tables(part), there.tables(part), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert (here.num_drawn == there.num_drawn).all()
+    os.ftruncate(there._descriptor, 400)
+    there.tables(0)
+    with pytest.raises(OSError, match="the file of the negatives of part 2 was cut off"):
+        there.tables(2)
 
 
 def test_each_bucket_has_draws_of_its_own() -> None:
-    parts = PartNegatives(NegativeSampler(DEGREES, seed=3), np.array([0, 2, 5]), 4)
+    parts = PartNegatives(DEGREES, np.array([0, 2, 5]), 4, seed=3)
     keys = {int(parts.key(*names)) for names in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1))}
     assert len(keys) == 5
-    assert int(PartNegatives(NegativeSampler(DEGREES, seed=4), np.array([0, 2, 5]), 4).key(0, 0, 0)) not in keys
+    assert int(PartNegatives(DEGREES, np.array([0, 2, 5]), 4, seed=4).key(0, 0, 0)) not in keys
 
 
 @pytest.mark.parametrize("num", [1, 3, 1000, 14_541])

@@ -19,7 +19,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.config import SkipGramConfig, SkipGramTraining
 from graph_emb.models.skipgram.model import SkipGram, distance_ramp
 from graph_emb.models.skipgram.pair_kernels import sort_by_part, train_pairs
 from graph_emb.models.skipgram.steps import (
@@ -32,7 +32,7 @@ from graph_emb.models.skipgram.steps import (
 )
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.buckets import GridSchedule
-from graph_emb.sampling.negatives import NegativeSampler, PartNegatives
+from graph_emb.sampling.negatives import PartNegatives
 from graph_emb.table.placement import Buckets
 from graph_emb.table.tier.shard import TieredShard
 
@@ -49,12 +49,18 @@ def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, tota
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
 
 
+def tables_share(config: SkipGramTraining) -> float:
+    """The share of a training's memory that tables have; the rest is for the walks of an episode."""
+    return 1 / (1 + EPISODE_SHARE) if config.buckets else 1.0
+
+
 class BucketSteps:
     """SGD in place, as ``InPlaceSteps`` takes it, bucket by bucket; rows may lie in files of which memory holds parts.
 
     Args:
         model: Tables that one process holds, in memory or in files.
-        negatives, decay: As for every stepper.
+        negatives: Of the parts of ``parts_of``.
+        decay: As for every stepper.
         pool, threads: Threads that train a bucket; they share rows without locks. One is deterministic.
         per_epoch: Walks of an epoch.
         size: Walks of an episode.
@@ -66,7 +72,7 @@ class BucketSteps:
     def __init__(
         self,
         model: SkipGram,
-        negatives: NegativeSampler,
+        negatives: PartNegatives,
         decay: WalkRates,
         pool: ThreadPoolExecutor,
         threads: int,
@@ -83,7 +89,7 @@ class BucketSteps:
             _check_room(table, self._schedule, parts=3 - len(self._tables))
         if model.file is not None:
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
-        self._negatives = PartNegatives(negatives, self._schedule.bounds, config.shared_negatives)
+        self._negatives = negatives
         self._num_negatives = np.float32(config.num_negatives)
         self._episodes = -(-per_epoch // size)
         ramp = distance_ramp(config)

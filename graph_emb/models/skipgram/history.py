@@ -164,10 +164,11 @@ class TrainingLog:
         Returns:
             Whether any rank asks to stop.
         """
-        nodes = batch.walks[batch.walks >= 0]
-        self._seen = nodes[:SAMPLED_ROWS]
+        begin = batch.walks[:SAMPLED_ROWS]
+        self._seen = begin[begin >= 0][:SAMPLED_ROWS]
+        num_nodes = np.count_nonzero(batch.walks >= 0)
         due = self._ranks.rank == 0 and self.seconds - self._last_line >= self._interval
-        tokens, loss, pairs, line, stops = self._ranks.sum(np.array([len(nodes), loss, pairs, due, stop], np.float64))
+        tokens, loss, pairs, line, stops = self._ranks.sum(np.array([num_nodes, loss, pairs, due, stop], np.float64))
         self.walks += batch.total
         self.tokens += int(tokens)
         self._loss, self._pairs = self._loss + float(loss), self._pairs + float(pairs)

@@ -39,8 +39,9 @@ from graph_emb.models.skipgram.steps import (
 )
 from graph_emb.models.tables import Table
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
+from graph_emb.sampling.buckets import GridSchedule
 from graph_emb.sampling.metapath_walks import MetapathSampler
-from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler
+from graph_emb.sampling.negatives import NegativeSampler, PartNegatives, TypedNegativeSampler
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler as Sampler
 from graph_emb.sampling.walk_kernels import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
@@ -141,7 +142,7 @@ def train_skipgram(
     """
     model = _fitting_model(sampler, config, model, optimizer, seed, levels)
     config = model.config
-    negatives, keep = _negatives(sampler, config, seed)
+    negatives, keep = _negatives(sampler, model, seed)
     total_walks = config.epochs * sampler.num_walks_per_epoch
     decay = learning_rate(config, optimizer, sampler)
     first, interrupted = model.embedding.transport.rank == 0 or isinstance(sampler, WalkSampler), False
@@ -200,7 +201,7 @@ def train_skipgram(
 def choose_steps(
     sampler: Sampler,
     model: SkipGram,
-    negatives: NegativeSampler,
+    negatives: NegativeSampler | PartNegatives,
     decay: WalkRates,
     optimizer: SparseOptimizer | None,
     pool: ThreadPoolExecutor,
@@ -213,7 +214,7 @@ def choose_steps(
     ranks = sampler.world_size
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
-    if config.buckets:
+    if isinstance(negatives, PartNegatives):
         if optimizer is not None:
             raise ConfigError(f"buckets = {config.buckets}: sgd in place trains by buckets; pass no optimizer")
         size = episode_walks(config, model.num_nodes, sampler.walk_length, total_walks)
@@ -243,11 +244,19 @@ def _keeps_state(optimizer: SparseOptimizer | None) -> bool:
     return optimizer is not None and any(optimizer.rule_of(group).state_specs() for group in groups)
 
 
-def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:
-    """The source of negatives, and each node's chance to be kept where frequent ones are dropped."""
+def _negatives(
+    sampler: Sampler, model: SkipGram, seed: int
+) -> tuple[NegativeSampler | PartNegatives, np.ndarray | None]:
+    """The source of negatives, of parts for buckets, and each node's chance to be kept where frequent ones drop out."""
+    config = model.config
     if isinstance(sampler, WalkSampler) or config.negative_scope == "global" or config.subsample:
         degrees = sampler.degrees()
     keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
+    if config.buckets:
+        bounds = GridSchedule(config.buckets, model.num_nodes).bounds
+        options: Any = {"power": config.negative_power, "seed": seed}
+        folder = None if model.file is None else model.file.path
+        return PartNegatives(degrees, bounds, config.shared_negatives, **options, folder=folder), keep
     if config.typed_negatives:
         if not isinstance(sampler, MetapathSampler):
             raise ConfigError(

@@ -29,6 +29,7 @@ from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.shared_rows import SharedRows
+from graph_emb.models.skipgram.bucket_steps import tables_share
 from graph_emb.models.skipgram.config import EdgePolicy, LineConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.training import Sampler
@@ -193,7 +194,8 @@ class WalkFamily(PlainFamily):
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
         if graph is not None:
-            placement, num_nodes = config.train.placement(model.buckets, tables=model.tables), graph.num_nodes
+            placement = config.train.placement(model.buckets, model.tables, tables_share(model))
+            num_nodes = graph.num_nodes
             plan = bucket_plan(model, placement, num_nodes, model.walk_length, model.num_walks * num_nodes)
             self._plan = "\n".join(filter(None, [self._plan, plan]))
         if self._plan and job.progress:
@@ -325,7 +327,7 @@ class LineFamily(PlainFamily):
             sampler = EdgeSampler.of_graph(graph, **draws)
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
-        placement = config.train.placement(model.buckets, tables=model.num_tables)
+        placement = config.train.placement(model.buckets, model.num_tables, tables_share(model))
         if dataset is not None and job.progress:
             for plan in filter(None, [self._plan, *self._bucket_plans(sampler, placement)]):
                 print(plan, file=sys.stderr)

@@ -16,7 +16,7 @@ from graph_emb.core.hidden import size_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
-from graph_emb.models.skipgram.bucket_steps import episode_walks
+from graph_emb.models.skipgram.bucket_steps import EPISODE_SHARE, episode_walks, tables_share
 from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
@@ -55,7 +55,7 @@ def fit_skipgram(
         init_func=init_func,
         context_func=context_func,
         levels=levels,
-        placement=config.train.placement(model.buckets, tables=model.tables),
+        placement=config.train.placement(model.buckets, model.tables, tables_share(model)),
     )
     if computed is not None:
         assert isinstance(tables.embedding, DistEmbedding)
@@ -86,7 +86,7 @@ def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_leng
     if not model.buckets:
         if placement == HOST or not model.in_place or placement.memory_bytes >= table:
             return ""
-        parts = fewest_parts(num_nodes, model.dim * 4, placement.memory_bytes)
+        parts = fewest_parts(num_nodes, model.dim * 4, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
         if parts is None:
             return ""
         return (

@@ -129,7 +129,7 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
     edges: Path, tmp_path: Path, capfd: Any
 ) -> None:
     found, said = {}, {}
-    buckets, memory = {"buckets": 4, "episode_walks": 50}, {"memory": "100KiB", "scratch": str(tmp_path / "rows")}
+    buckets, memory = {"buckets": 4, "episode_walks": 50}, {"memory": "125KiB", "scratch": str(tmp_path / "rows")}
     for name, train in {"host": buckets, "file": buckets | memory, "plain": memory}.items():
         options = OPTIONS | {"config": {"train": {"threads": 1, **train}}}
         run = ge.pipeline("deepwalk", edges, progress=True, **options)
@@ -141,13 +141,13 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
     assert "train.buckets=4 trains pairs by buckets of two parts" in said["plain"]
 
 
-@pytest.mark.parametrize("order", ["first", "both"])
+@pytest.mark.parametrize(("order", "memory"), [("first", "62KiB"), ("both", "186KiB")])
 def test_line_by_buckets_ends_with_the_same_files_wherever_its_rows_lie(
-    edges: Path, tmp_path: Path, capfd: Any, order: str
+    edges: Path, tmp_path: Path, capfd: Any, order: str, memory: str
 ) -> None:
     options = {"order": order, "dim": 1024 if order == "both" else 512, "draws_per_edge": 3, "report": "none"}
     buckets, found = {"threads": 1, "buckets": 4, "episode_walks": 100}, {}
-    for name, where in {"host": {}, "files": {"memory": "190KiB", "scratch": str(tmp_path / "rows")}}.items():
+    for name, where in {"host": {}, "files": {"memory": memory, "scratch": str(tmp_path / "rows")}}.items():
         out = tmp_path / name
         run = ge.pipeline("line", edges, out=out, evaluate=False, progress=True, train={**buckets, **where}, **options)
         found[name] = {path.name: path.read_bytes() for path in out.glob("*.npy")}

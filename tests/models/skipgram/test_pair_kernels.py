@@ -10,7 +10,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.kernels import LOSS_EVERY
 from graph_emb.models.skipgram.model import distance_ramp
 from graph_emb.models.skipgram.pair_kernels import sort_by_part, train_pairs
-from graph_emb.sampling.negatives import NegativeSampler, PartNegatives
+from graph_emb.sampling.negatives import PartNegatives
 from graph_emb.sampling.walk_kernels import pick
 
 WALKS = np.array(
@@ -18,7 +18,7 @@ WALKS = np.array(
     np.int32,
 )
 BOUNDS = np.array([0, 2, 6])
-NEGATIVES = PartNegatives(NegativeSampler(np.array([3.0, 2, 5, 1, 4, 2]), seed=1), BOUNDS, 5)
+NEGATIVES = PartNegatives(np.array([3.0, 2, 5, 1, 4, 2]), BOUNDS, 5, seed=1)
 LR, SLOPE = 0.1, -0.01
 
 
