@@ -10,6 +10,7 @@ Legend: N nodes of the graph now, K of the old run, D width, S starts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,7 @@ def start_of(
     tables = [np.zeros((graph.num_nodes, own.shape[1]), np.float32) for own in old.tables]
     for table, own in zip(tables, old.tables, strict=True):
         table[place[kept]] = own[kept]
-    new, values = means.values(
-        np.flatnonzero(is_new), np.flatnonzero(~is_new), lambda asked: np.concatenate([of[asked] for of in tables], 1)
-    )
+    new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), partial(_side_by_side, tables))
     # A token row is told by the context rows of its neighbours; of LINE those are of one order.
     width = old.token.shape[1]
     read = slice(width, None) if values.shape[1] == 2 * width else slice(width)
@@ -194,6 +193,15 @@ def start_of(
     tables[0][alone] = _usual_rows(model, seed, graph.directed, alone)
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
     return GrownStart(tables[0], tables[1] if len(tables) > 1 else None, is_new, starts, report)
+
+
+def _side_by_side(tables: list[NDArray[np.float32]], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The rows of some nodes in all tables, (B, D) float64, in which they are summed: copied once."""
+    ends = np.cumsum([0, *(table.shape[1] for table in tables)])
+    rows = np.empty((len(nodes), ends[-1]))
+    for table, begin, end in zip(tables, ends[:-1], ends[1:], strict=True):
+        rows[:, begin:end] = table[nodes]
+    return rows
 
 
 def cut_walks(model: WalkConfig) -> dict[str, int]:

@@ -79,7 +79,7 @@ def _inputs(means: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np
 
 
 def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The map (F, D) from inputs (S, F) to targets (S, D) with the penalty whose errors that leave one out are least.
+    """The map (F, D) from inputs (S, F) to targets (S, D) with the penalty before errors that leave one out rise.
 
     A node's error without it is its residual over 1 - h, h being its own share in its fit (Golub et al. 1979).
     """
@@ -92,8 +92,11 @@ def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray
         shrunk = 1.0 / (squares.clip(0.0) + penalty * scale)
         found = answers * shrunk[:, None]
         errors = (targets - turned @ found) / (1.0 - parts @ shrunk)[:, None]
-        if (error := float((errors**2).sum())) < least:
+        error = float(np.vdot(errors, errors))
+        if error < least:
             best, least = found, error
+        elif np.isfinite(least):
+            break  # a larger penalty errs more still
     return np.asarray(directions @ best)
 
 
