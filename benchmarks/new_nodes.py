@@ -8,8 +8,9 @@ Hides a share of the nodes with their edges and trains DeepWalk on the rest; the
 edges a tenth is kept to judge by. Scores are those of the hidden nodes: micro-F1 of a classifier that is fitted on the
 others (DeepWalk's protocol; accuracy where each node has one class), and AUC of the kept edges against pairs of a
 hidden node that are no edges, by the centred dot product. Times are those of ``metrics["seconds"]["train"]``, in which
-going on also reads and compares the old graph. Each method is run with every seed, on one old run; aims hold for the
-means. The spread of three seeds says little: --again trains with more seeds than the others.
+going on also reads and compares the old graph. Each method is run with every seed, on each old run; aims hold for the
+means. The spread of three seeds says little: --again trains with more seeds than the others. One old run is one draw,
+whose rows all seeds begin with: --olds trains several.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--split", type=int, default=0, help="seed of which nodes come later; default: %(default)s")
     parser.add_argument("--walks", type=int, default=80, help="from each node; default: %(default)s, DeepWalk's")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--olds", type=int, default=1, help="old runs; default: %(default)s")
     parser.add_argument("--again", type=int, default=0, help="seeds of training again; default: those of --seeds")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-scores", action="store_true", help="times alone")
@@ -134,7 +136,6 @@ def measure(growth: Growth, folder: Path, args: argparse.Namespace) -> dict[str,
     ge.pipeline("deepwalk", tiny, out=folder / "tiny", **{**options, "num_walks": 1})
     ge.infer(folder / "tiny", (np.array([10**9]), first[0, :1]))
     ge.continue_run(folder / "tiny", files["first"])
-    old = ge.pipeline("deepwalk", files["first"], out=folder / "old", seed=100, **options)
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def add(method: str, seconds: float, rows: Embeddings | None, base: Embeddings | None = None) -> None:
@@ -143,14 +144,18 @@ def measure(growth: Growth, folder: Path, args: argparse.Namespace) -> dict[str,
         for name, score in {} if args.no_scores else growth.scores(rows, base).items():
             found[method][name].append(score)
 
-    for seed in range(args.seeds):
-        for epochs, name in ((0, "neighbour mean"), (1, "infer")):
-            begin = time.perf_counter()
-            rows = ge.infer(folder / "old", files["later"], epochs=epochs, seed=seed, num_threads=args.threads)
-            add(name, time.perf_counter() - begin, rows, old.embeddings)
-        result = ge.continue_run(folder / "old", files["later"], seed=seed)
-        add("going on", result.metrics["seconds"]["train"], result.embeddings)
-        print(f"seed {seed}:", {name: values[-1] for name, values in found["going on"].items()}, flush=True)
+    for number in range(args.olds):
+        place = folder / f"old-{number}"
+        old = ge.pipeline("deepwalk", files["first"], out=place, seed=100 + number, **options)
+        for seed in range(args.seeds):
+            for epochs, name in ((0, "neighbour mean"), (1, "infer")):
+                begin = time.perf_counter()
+                rows = ge.infer(place, files["later"], epochs=epochs, seed=seed, num_threads=args.threads)
+                add(name, time.perf_counter() - begin, rows, old.embeddings)
+            result = ge.continue_run(place, files["later"], seed=seed)
+            add("going on", result.metrics["seconds"]["train"], result.embeddings)
+            scores = {name: values[-1] for name, values in found["going on"].items()}
+            print(f"old run {number}, seed {seed}:", scores, flush=True)
     for seed in range(args.again or args.seeds):
         result = ge.pipeline("deepwalk", files["all"], seed=seed, **options)
         add("trained again", result.metrics["seconds"]["train"], result.embeddings)
