@@ -17,6 +17,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merging import share
+from graph_emb.optim.rounding import FAST
 from graph_emb.optim.rules import SGD
 from graph_emb.table.shard import EmbeddingShard, gather, narrower
 from graph_emb.transport.collective import CollectiveTransport
@@ -59,6 +60,12 @@ class RowCopies:
     def _wired(self, use: str, rows: Tensor) -> Tensor:
         """Memory in which these rows travel: their own, or a buffer of the narrower dtype."""
         return rows if self._wire is rows.dtype else self._lend(f"{use}, wired", len(rows), self._wire)
+
+    def _leaving(self, like: Tensor, num_rows: int) -> Tensor:
+        """Memory of rows for the next exchange, of the width and dtype of ``like``; the one before is over."""
+        if self._transport.group.same_memory:  # memory that the others map
+            return self._transport.group.outgoing(like, num_rows)
+        return self._lend("leaving", num_rows, like.dtype)
 
     def _read(self, shard: EmbeddingShard, rows: Tensor, out: Tensor) -> None:
         """Read own rows (N,) into what leaves, (N, D)."""
@@ -138,12 +145,13 @@ class LocalSGDRows(RowCopies):
         asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
         self._asked = transport.group.exchange(sent, asks, wanted, what)
         arriving = self._wired("pulled", here)
-        rows = transport.group.outgoing(arriving, sum(wanted))
-        served = self._lend("served", len(rows)) if self._adaptive else None
+        served = self._lend("served", sum(wanted)) if self._adaptive else None
+        as_they_are = served is not None and served.dtype is arriving.dtype and not transport.group.same_memory
+        rows = served if served is not None and as_they_are else self._leaving(arriving, sum(wanted))
         for shard, part in self._served():
             at = self._asked[part] - shard.first_id
             self._read(shard, at, rows[part] if served is None else served[part])
-        if served is not None:
+        if served is not None and rows is not served:
             rows.copy_(served)
         transport.group.exchange_into(arriving, rows, wanted, asks, what)
         if arriving is not here:
@@ -176,7 +184,7 @@ class LocalSGDRows(RowCopies):
         asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
         came = self._lend("came", sum(wanted))
         arriving = self._wired("came", came)
-        leaving = transport.group.outgoing(arriving, sum(asks))
+        leaving = self._leaving(arriving, sum(asks))
         changes = leaving if self._wire is pulled.dtype else self._lend("changes", sum(asks))
         for copies, places in zip(self._copies, self._places, strict=True):
             with threads_for(len(places)) as parts:
@@ -216,7 +224,7 @@ def _subtract_rows(before, after, places, out, parts):
                 out[place, d] = before[place, d] - after[k, d]
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _join_changes(rows, at, before, changes, parts):
     """``changes`` become what takes ``rows[at]`` from where they are to ``before`` less the AdaSum of both changes.
 
@@ -226,14 +234,15 @@ def _join_changes(rows, at, before, changes, parts):
         low, high = share(part, parts, len(at))
         for k in range(low, high):
             row, first, change = rows[at[k]], before[k], changes[k]
-            common, near, far = 0.0, 0.0, 0.0
+            common, near, far = np.float32(0), np.float32(0), np.float32(0)
             for d in range(len(change)):
-                own = float(first[d] - row[d])
+                own = first[d] - row[d]
                 common += own * change[d]
                 near += own * own
-                far += float(change[d]) * change[d]
-            if common == 0:
+                far += change[d] * change[d]
+            if near == 0 or far == 0:
                 continue
-            less, own_less = np.float32(common / (2 * far)), np.float32(common / (2 * near))
+            half = common / np.float32(2)
+            less, own_less = half / far, half / near
             for d in range(len(change)):
                 change[d] -= less * change[d] + own_less * (first[d] - row[d])

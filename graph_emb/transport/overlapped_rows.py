@@ -173,7 +173,7 @@ class OverlappedRows(RowCopies):
         served, gone, asked, back = self._shares(k)
         came = self._lend(f"came {k % 2}", int((asked + back).sum()))
         arriving = self._wired(f"came {k % 2}", came)
-        leaving = self._transport.group.outgoing(arriving, int((served + gone).sum()))
+        leaving = self._leaving(arriving, int((served + gone).sum()))
         out = leaving if self._wire is came.dtype else self._lend("out", len(leaving))
         starts = np.cumsum(served + gone) - (served + gone)
         if k + 1 < len(self._pieces):
