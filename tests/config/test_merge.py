@@ -29,7 +29,7 @@ def test_a_model_brings_its_own_preset() -> None:
     node2vec = config_from(BASE, {"model": "node2vec"}).model
     assert (deepwalk.walk_length, node2vec.walk_length) == (40, 80)
     assert not hasattr(deepwalk, "p")
-    assert node2vec.p == 0.25
+    assert node2vec.p == 4.0
 
 
 def test_the_written_text_is_complete_and_reads_back_equal(tmp_path: Path) -> None:

@@ -370,7 +370,8 @@ class DeepWalkConfig(PlainWalkConfig):
 class Node2VecConfig(PlainWalkConfig):
     """Second-order walks with return (p) and in-out (q) parameters; Grover and Leskovec 2016.
 
-    The default p = q = 0.25 is the paper's choice for BlogCatalog; p = q = 1 is DeepWalk.
+    The default p = 4, q = 0.25 is what validation parts of Cora, BlogCatalog and ogbn-arxiv choose for each other
+    (``benchmarks/node2vec_bias.py``); p = q = 0.25 is the paper's choice for BlogCatalog, p = q = 1 is DeepWalk.
     """
 
     search: ClassVar[Space] = {
@@ -381,7 +382,7 @@ class Node2VecConfig(PlainWalkConfig):
 
     name: Literal["node2vec"] = "node2vec"
     walk_length: Count = Field(default=80, ge=2, le=100_000, description="nodes in a walk")
-    p: Number = Field(default=0.25, gt=0, le=1e6, description="return parameter: small values stay near")
+    p: Number = Field(default=4.0, gt=0, le=1e6, description="return parameter: small values stay near")
     q: Number = Field(default=0.25, gt=0, le=1e6, description="in-out parameter: small values move away")
 
     @property
