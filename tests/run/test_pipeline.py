@@ -86,7 +86,7 @@ def test_an_optimizers_rows_do_not_depend_on_the_threads() -> None:
         {"subsample": 1e-4},
         {"tables": 1},
         {"block": 3},
-        {"p": 4.0},
+        {"p": 0.5},
         {"q": 4.0},
         {"num_walks": 2},
         {"walk_length": 7},

@@ -59,7 +59,7 @@ def test_one_setting_puts_entities_into_a_file_and_changes_no_row(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"model": "line", "train": {"memory": "1MiB"}}, "line needs its rows in memory"),
+        ({"model": "rgcn", "train": {"memory": "1MiB"}}, "rgcn needs its rows in memory"),
         ({"model": "transe", "train": {"memory": "much"}}, "memory 'much'"),
         ({"model": "transe", "train": {"policy": "lru"}}, "policy has no effect while all rows are in memory"),
     ],
