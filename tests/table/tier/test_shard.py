@@ -272,23 +272,6 @@ def test_the_file_goes_with_the_table(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("row_bytes", "rows", "page"),
-    [
-        ([512, 512], 4, 4096),
-        ([512], 8, 4096),
-        ([800, 800, 800], 2, 5120),
-        ([512, 512, 512], 4, 6144),
-        ([4], 1024, 4096),
-    ],
-)
-def test_a_page_is_mostly_rows(row_bytes: list[int], rows: int, page: int) -> None:
-    layout = PageLayout.of(row_bytes)
-    assert (layout.rows, layout.page_bytes) == (rows, page)
-    assert layout.page_bytes % 512 == 0
-    assert layout.page_bytes - sum(layout.sections) <= layout.page_bytes / 8
-
-
 def test_offsets_beyond_four_gib_and_rows_beyond_two_gi_elements_are_right(tmp_path: Path) -> None:
     rows = 40_000_000
     spec = TableSpec("big", rows, 64, RangeBook.even(rows), Uniform(seed=0), placement=File(tmp_path, "40MiB"))
@@ -383,23 +366,9 @@ def test_a_budget_below_a_page_names_the_least(tmp_path: Path) -> None:
         TieredShard(spec_of(tmp_path, 100), 0, 600)
 
 
-def test_a_disk_without_room_is_refused_at_creation(tmp_path: Path) -> None:
-    rows = 2**40
-    spec = TableSpec("t", rows, 64, RangeBook.even(rows), Uniform(), placement=File(tmp_path, "1TiB"))
-    with pytest.raises(ConfigError, match="choose another folder"):
-        PageFile(tmp_path, "t", 0, PageLayout.of([spec.row_bytes]), rows // 64, False)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_first_values_that_are_no_function_of_the_id_are_refused(tmp_path: Path) -> None:
-    spec = TableSpec(
-        "t",
-        6,
-        2,
-        RangeBook.even(6),
-        FromFunction(lambda shape, dtype: torch.zeros(shape)),
-        placement=File(tmp_path, 9999),
-    )
+    zeros = FromFunction(lambda shape, dtype: torch.zeros(shape))
+    spec = TableSpec("t", 6, 2, RangeBook.even(6), zeros, placement=File(tmp_path, 9999))
     with pytest.raises(ConfigError, match="values of any ids"):
         TieredShard(spec, 0, 6)
 
