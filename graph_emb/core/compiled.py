@@ -93,8 +93,11 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     What a helper or a constant of another module was is part of the machine code, but numba (0.68, caching.py) compiles
     a cached function again where the text of its own file has changed, and only there. What is only put into others
     (``forceinline``, no cache) cannot be called from Python.
-    """
 
+    A parallel function may not reorder sums: numba (0.68) optimizes what is inside its loops once for the process that
+    compiles it and once more for those that load it, and the order differs. Loops of ``core.addresses`` may.
+    """
+    assert not (options.get("parallel") and options.get("fastmath")), "sums in parallel loops: see core.addresses"
     if options.get("forceinline") and not options.get("cache"):
         options |= INSIDE
 

@@ -173,8 +173,9 @@ class SharedGradients:
             chosen = torch.from_numpy(places[: self._factors.shape[1]]).to(rows.device)
             return torch.stack([(rows.index_select(0, one) * grads).sum(dim=1) for one in chosen], dim=1)
         found = torch.empty_like(self._factors)
+        jobs = _terms([rows], places, found, grads)
         with threads_for(len(grads)) as parts:
-            _factor_gradients(rows.numpy(), places, grads.numpy(), parts, found.numpy())
+            _factor_gradients.run(kind_of(jobs[0]), jobs, parts)
         return found
 
 
@@ -317,19 +318,20 @@ def _sum_terms(kind: Any, where: Any, terms: int, part: int, parts: int) -> None
                     total[d] += factor * row[d]
 
 
-@njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")
-def _factor_gradients(rows: Any, places: Any, grads: Any, parts: int, out: Any) -> None:
+@_loop
+def _factor_gradients(kind: Any, where: Any, jobs: int, part: int, parts: int) -> None:
     """Inner products of the row of each term that has a factor and the gradient of its sum, (B, f)."""
+    rows, places = array_at(kind, where, 0, ROWS), array_at(kind, where, 0, PLACES)
+    out, grads = array_at(kind, where, 0, FACTORS), array_at(kind, where, 0, SUMS)
     num, width = grads.shape
-    for part in prange(parts):
-        for i in range(part * num // parts, (part + 1) * num // parts):
-            own = grads[i]
-            for t in range(out.shape[1]):
-                row = rows[places[t, i]]
-                total = out.dtype.type(0.0)
-                for d in range(width):
-                    total += row[d] * own[d]
-                out[i, t] = total
+    for i in range(part * num // parts, (part + 1) * num // parts):
+        own = grads[i]
+        for t in range(out.shape[1]):
+            row = rows[places[t, i]]
+            total = out.dtype.type(0.0)
+            for d in range(width):
+                total += row[d] * own[d]
+            out[i, t] = total
 
 
 @_loop

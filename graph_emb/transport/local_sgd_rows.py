@@ -12,6 +12,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
+from graph_emb.core.addresses import RowLoop, array_at, kind_of
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
@@ -22,6 +23,10 @@ from graph_emb.optim.rules import SGD
 from graph_emb.table.shard import EmbeddingShard, gather, narrower
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.lockstep import COPY, RETURN
+
+ROWS, AT, BEFORE, CHANGES = range(4)
+"""The places of a job's arrays (``graph_emb.core.addresses``): all rows, which of them, and of these what they were
+before and the changes that came."""
 
 
 class RowCopies:
@@ -197,9 +202,10 @@ class LocalSGDRows(RowCopies):
         for shard, part in self._served():
             at, changes = self._asked[part] - shard.first_id, came[part]
             if self._adaptive:
-                before = self._memory["served"][part].numpy()
+                served = self._memory["served"][part]
+                arrays = tuple(each.numpy() for each in (shard.weight, at, served, changes))
                 with threads_for(len(at)) as parts:
-                    _join_changes(shard.weight.numpy(), at.numpy(), before, changes.numpy(), parts)
+                    _join_changes.run(kind_of(arrays), [arrays], parts)
             self._add_up(shard, at, changes)
         self._count_return(self._asks)
         self._copies = []
@@ -224,25 +230,27 @@ def _subtract_rows(before, after, places, out, parts):
                 out[place, d] = before[place, d] - after[k, d]
 
 
-@njit(parallel=True, cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _join_changes(rows, at, before, changes, parts):
-    """``changes`` become what takes ``rows[at]`` from where they are to ``before`` less the AdaSum of both changes.
+def _join(kind, where, j, low, high, _, __, ___):
+    """Changes become what takes rows from where they are to what was before, less the AdaSum of both changes.
 
-    Of each row how far it has gone down from ``before`` here, and by ``changes`` elsewhere.
+    Of each row how far it has gone down from ``BEFORE`` here, and by ``CHANGES`` elsewhere.
     """
-    for part in prange(parts):
-        low, high = share(part, parts, len(at))
-        for k in range(low, high):
-            row, first, change = rows[at[k]], before[k], changes[k]
-            common, near, far = np.float32(0), np.float32(0), np.float32(0)
-            for d in range(len(change)):
-                own = first[d] - row[d]
-                common += own * change[d]
-                near += own * own
-                far += change[d] * change[d]
-            if near == 0 or far == 0:
-                continue
-            half = common / np.float32(2)
-            less, own_less = half / far, half / near
-            for d in range(len(change)):
-                change[d] -= less * change[d] + own_less * (first[d] - row[d])
+    rows, at = array_at(kind, where, j, ROWS), array_at(kind, where, j, AT)
+    before, changes = array_at(kind, where, j, BEFORE), array_at(kind, where, j, CHANGES)
+    for k in range(low, high):
+        row, first, change = rows[at[k]], before[k], changes[k]
+        common, near, far = np.float32(0), np.float32(0), np.float32(0)
+        for d in range(len(change)):
+            own = first[d] - row[d]
+            common += own * change[d]
+            near += own * own
+            far += change[d] * change[d]
+        if near == 0 or far == 0:
+            continue
+        half = common / np.float32(2)
+        less, own_less = half / far, half / near
+        for d in range(len(change)):
+            change[d] -= less * change[d] + own_less * (first[d] - row[d])
+
+
+_join_changes = RowLoop(_join, AT, fastmath=FAST, error_model="numpy")

@@ -16,10 +16,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from numba import prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.core.addresses import RowLoop, array_at, kind_of
 from graph_emb.core.compiled import njit
 from graph_emb.core.threads import threads_for
 
@@ -120,8 +120,7 @@ def _tiny(*sides: Tensor) -> float:
 
 def _plain_scores(queries: Tensor, entities: Tensor, *, moduli: bool) -> Tensor:
     out = torch.empty(*queries.shape[:2], entities.shape[1])
-    with threads_for(out.numel()):
-        plain_scores(_array(queries), _array(entities), moduli, out.numpy())
+    _run(plain_scores, queries, entities, None, out, moduli)
     return out
 
 
@@ -152,10 +151,9 @@ class _KernelChunks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, queries: Tensor, entities: Tensor, moduli: bool) -> Tensor:
         ctx.save_for_backward(queries, entities)
-        ctx.gradients = modulus_gradients if moduli else l1_gradients
+        ctx.moduli = moduli
         out = torch.empty(*queries.shape[:2], entities.shape[1])
-        with threads_for(out.numel()):
-            scores_that_learn(_array(queries), _array(entities), moduli, out.numpy())
+        _run(scores_that_learn, queries, entities, None, out, moduli)
         return out
 
     @staticmethod
@@ -167,8 +165,7 @@ class _KernelChunks(torch.autograd.Function):
         for (rows, others, pull), needed in zip(sides, ctx.needs_input_grad[:2], strict=True):
             out = torch.empty_like(rows, memory_format=torch.contiguous_format) if needed else None
             if out is not None:
-                with threads_for(grad.numel()):
-                    ctx.gradients(_array(rows), _array(others.transpose(1, 2)), _array(pull), out.numpy())
+                _run(distance_gradients, rows, others.transpose(1, 2), pull, out, ctx.moduli)
             grads.append(out)
         return grads[0], grads[1], None
 
@@ -237,107 +234,134 @@ ZERO = np.float32(0.0)
 TINY = np.float32(1e-12)  # keeps the modulus of 0 differentiable; its gradient there is 0
 
 
-def _parallel(function: Any) -> Any:
-    return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
+ONE, OTHER, PULL, OUT = range(4)
+"""The places of the arrays of a loop (``graph_emb.core.addresses``), chunk after chunk: two sides, the gradient of
+scores or None, and what is found."""
 
 
-@_parallel
-def scores_that_learn(queries: np.ndarray, entities: np.ndarray, moduli: bool, out: np.ndarray) -> None:
-    """Negative L1 distances, or sums of complex moduli: shapes (K, C, D) and (K, N, D) to (K, C, N).
+def _by_rows(function: Any) -> RowLoop:
+    """A loop over the rows of the first side; its flag says whether numbers are halves of complex ones."""
+    return RowLoop(function, ONE, fastmath=FAST, error_model="numpy")
 
-    out[k, i, j] = -sum_d |queries[k, i, d] - entities[k, j, d]|, of complex numbers with m in the place of d: a row has
-    its real halves, then the imaginary ones.
+
+def _run(loop: RowLoop, one: Tensor, other: Tensor, pull: Tensor | None, out: Tensor, moduli: bool) -> None:
+    """Run a loop over chunks, (K, ...) each."""
+    if out.numel() == 0 or (pull is not None and pull.numel() == 0):
+        out.zero_()
+        return
+    sides = (_array(one), _array(other), None if pull is None else _array(pull), out.numpy())
+    arrays = tuple(None if side is None else side.reshape(-1, side.shape[-1]) for side in sides)
+    with threads_for(out.numel() if pull is None else pull.numel()) as parts:
+        loop.run(kind_of(arrays, (moduli,)), [arrays], parts)
+
+
+@njit(inline="always")
+def _task(begin, high, size):  # type: ignore[no-untyped-def]
+    """The chunk of a row, of ``size`` rows, and where the task that begins there ends."""
+    chunk = begin // size
+    return chunk, min(begin + ROWS, (chunk + 1) * size, high)
+
+
+@_by_rows
+def scores_that_learn(kind, where, j, low, high, moduli, _, __):  # type: ignore[no-untyped-def]
+    """Negative L1 distances, or sums of complex moduli: shapes (K C, D) and (K N, D) to (K C, N).
+
+    Of query i and entity j of a chunk -sum_d |q_d - e_d|, of complex numbers with m in the place of d: a row has its
+    real halves, then the imaginary ones.
     """
-    chunks, size, width = queries.shape
-    num, half = entities.shape[1], width // 2
-    tasks = (size + ROWS - 1) // ROWS
-    for task in prange(chunks * tasks):
-        k, low = task // tasks, (task % tasks) * ROWS
+    queries, entities = array_at(kind, where, j, ONE), array_at(kind, where, j, OTHER)
+    out = array_at(kind, where, j, OUT)
+    num, width = out.shape[1], queries.shape[1]
+    size, half = len(queries) * num // len(entities), width // 2
+    begin = low
+    while begin < high:
+        chunk, end = _task(begin, high, size)
         for first in range(0, num, ENTITIES):  # a tile of entities, against each query of the task
-            for i in range(low, min(low + ROWS, size)):
-                q = queries[k, i]
-                for j in range(first, min(first + ENTITIES, num)):
-                    e = entities[k, j]
+            for i in range(begin, end):
+                q = queries[i]
+                for n in range(first, min(first + ENTITIES, num)):
+                    e = entities[chunk * num + n]
                     total = np.float32(0.0)
-                    if moduli:
+                    if moduli is None:
+                        for d in range(width):
+                            total += abs(q[d] - e[d])
+                    else:
                         for m in range(half):
                             x, y = q[m] - e[m], q[half + m] - e[half + m]
                             total += np.sqrt(x * x + y * y + TINY)
-                    else:
-                        for d in range(width):
-                            total += abs(q[d] - e[d])
-                    out[k, i, j] = -total
+                    out[i, n] = -total
+        begin = end
 
 
-@_parallel
-def l1_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np.ndarray) -> None:
-    """out[k, a, d] = sum_b grad[k, a, b] * sign(others[k, d, b] - rows[k, a, d]).
-
-    That is the gradient of ``scores_that_learn`` for either side: rows (K, A, D) against the other side transposed,
-    (K, D, B).
-    """
-    chunks, size, width = rows.shape
-    num = others.shape[2]
-    tasks = (size + ROWS - 1) // ROWS
-    for task in prange(chunks * tasks):
-        k, low = task // tasks, (task % tasks) * ROWS
-        for d in range(width):  # one dimension of all partners is contiguous
-            other = others[k, d]
-            for a in range(low, min(low + ROWS, size)):
-                g, x = grad[k, a], rows[k, a, d]
-                total = np.float32(0.0)
-                for b in range(num):
-                    y = other[b] - x
-                    total += g[b] if y > ZERO else (-g[b] if y < ZERO else ZERO)
-                out[k, a, d] = total
-
-
-@njit(parallel=True, fastmath={"reassoc", "nsz"}, cache=True, nogil=True, error_model="numpy")
-def plain_scores(queries: np.ndarray, entities: np.ndarray, moduli: bool, out: np.ndarray) -> None:
+def _plain(kind, where, j, low, high, moduli, _, __):  # type: ignore[no-untyped-def]
     """The scores of ``NegativeModulus``, or else of ``NegativeL2``, for ranks: exact roots, no fused products.
 
     A fused product rounds one of the squares of x * x + y * y only, and ``TINY`` makes two short moduli longer than one
     of the same length: both tell apart entities of equal distance.
     """
-    chunks, size, width = queries.shape
-    num, half = entities.shape[1], width // 2
-    tasks = (size + ROWS - 1) // ROWS
-    for task in prange(chunks * tasks):
-        k, low = task // tasks, (task % tasks) * ROWS
+    queries, entities = array_at(kind, where, j, ONE), array_at(kind, where, j, OTHER)
+    out = array_at(kind, where, j, OUT)
+    num, width = out.shape[1], queries.shape[1]
+    size, half = len(queries) * num // len(entities), width // 2
+    begin = low
+    while begin < high:
+        chunk, end = _task(begin, high, size)
         for first in range(0, num, ENTITIES):  # a tile of entities, against each query of the task
-            for i in range(low, min(low + ROWS, size)):
-                q = queries[k, i]
-                for j in range(first, min(first + ENTITIES, num)):
-                    e = entities[k, j]
+            for i in range(begin, end):
+                q = queries[i]
+                for n in range(first, min(first + ENTITIES, num)):
+                    e = entities[chunk * num + n]
                     total = np.float32(0.0)
-                    if moduli:
-                        for m in range(half):
-                            x, y = q[m] - e[m], q[half + m] - e[half + m]
-                            total += np.sqrt(x * x + y * y)
-                    else:
+                    if moduli is None:
                         for d in range(width):
                             total += (q[d] - e[d]) * (q[d] - e[d])
                         total = np.sqrt(total)
-                    out[k, i, j] = -total
+                    else:
+                        for m in range(half):
+                            x, y = q[m] - e[m], q[half + m] - e[half + m]
+                            total += np.sqrt(x * x + y * y)
+                    out[i, n] = -total
+        begin = end
 
 
-@_parallel
-def modulus_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np.ndarray) -> None:
-    """``l1_gradients`` for moduli: the sign is that of a complex number, z / |z|."""
-    chunks, size, width = rows.shape
-    num, half = others.shape[2], width // 2
-    tasks = (size + ROWS - 1) // ROWS
-    for task in prange(chunks * tasks):
-        k, low = task // tasks, (task % tasks) * ROWS
-        for m in range(half):  # one complex dimension of all partners is contiguous
-            other_x, other_y = others[k, m], others[k, half + m]
-            for a in range(low, min(low + ROWS, size)):
-                g, x, y = grad[k, a], rows[k, a, m], rows[k, a, half + m]
-                total_x, total_y = np.float32(0.0), np.float32(0.0)
-                for b in range(num):
-                    u, v = other_x[b] - x, other_y[b] - y
-                    s = g[b] / np.sqrt(u * u + v * v + TINY)
-                    total_x += s * u
-                    total_y += s * v
-                out[k, a, m] = total_x
-                out[k, a, half + m] = total_y
+plain_scores = RowLoop(_plain, ONE, fastmath={"reassoc", "nsz"}, error_model="numpy")
+
+
+@_by_rows
+def distance_gradients(kind, where, j, low, high, moduli, _, __):  # type: ignore[no-untyped-def]
+    """Of row a of a chunk sum_b pull[a, b] * sign(others[d, b] - rows[a, d]), of moduli the complex sign, z / |z|.
+
+    The gradient of ``scores_that_learn`` for either side: rows (K A, D) against the other side transposed, (K D, B).
+    """
+    rows, others = array_at(kind, where, j, ONE), array_at(kind, where, j, OTHER)
+    pull, out = array_at(kind, where, j, PULL), array_at(kind, where, j, OUT)
+    num, width = pull.shape[1], rows.shape[1]
+    size, half = len(rows) * width // len(others), width // 2
+    begin = low
+    while begin < high:
+        chunk, end = _task(begin, high, size)
+        at = chunk * width
+        if moduli is None:
+            for d in range(width):  # one dimension of all partners is contiguous
+                other = others[at + d]
+                for a in range(begin, end):
+                    g, x = pull[a], rows[a, d]
+                    total = np.float32(0.0)
+                    for b in range(num):
+                        y = other[b] - x
+                        total += g[b] if y > ZERO else (-g[b] if y < ZERO else ZERO)
+                    out[a, d] = total
+        else:
+            for m in range(half):  # one complex dimension of all partners is contiguous
+                other_x, other_y = others[at + m], others[at + half + m]
+                for a in range(begin, end):
+                    g, x, y = pull[a], rows[a, m], rows[a, half + m]
+                    total_x, total_y = np.float32(0.0), np.float32(0.0)
+                    for b in range(num):
+                        u, v = other_x[b] - x, other_y[b] - y
+                        s = g[b] / np.sqrt(u * u + v * v + TINY)
+                        total_x += s * u
+                        total_y += s * v
+                    out[a, m] = total_x
+                    out[a, half + m] = total_y
+        begin = end
