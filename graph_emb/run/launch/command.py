@@ -256,8 +256,9 @@ class Start:
                     shutil.rmtree(logs.path, ignore_errors=True)
                 raise
             except ProcessFailure as failure:
-                if complete():
-                    print(f"graph-emb: {failure}; the run was complete: {place}", file=sys.stderr)
+                if failure.complete:
+                    where = "" if machines.index == 0 else f" on {machines.hosts[0].address}"
+                    print(f"graph-emb: {failure}; the run was complete{where}: {place}", file=sys.stderr)
                     return 0
                 if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":
                     if logs.is_new:

@@ -18,7 +18,7 @@ from graph_emb.core.left_behind import left_in_shared_memory
 from graph_emb.core.storage import replace_text
 from graph_emb.core.terminal import postponed_interrupts
 from graph_emb.run.launch import plan, watch
-from graph_emb.run.launch.meeting import TOGETHER, Facts, Lost, met, never
+from graph_emb.run.launch.meeting import COMPLETE, TOGETHER, Facts, Lost, met, never
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token
 from graph_emb.transport.job import INTERFACE, MACHINES, interface_to
@@ -86,7 +86,7 @@ def run_host(
         partition: Folder of a partition whose graph the servers hold, a part a machine, for DGL's ``DistGraph``.
         facts, lost, within, restart, restart_within: As in ``met``.
         again: The command of a restart, by the machines that came and its number.
-        complete: Asked after a failure: whether the work is done, so that it need not start again.
+        complete: Asked after a failure: whether the work is done, so that it need not start again. Others hear of it.
     Raises:
         ConfigError: the port cannot be had, several machines have no token in common, or a machine differs from the
             first one, has too many processes, or another number of parts.
@@ -129,7 +129,8 @@ def run_host(
         try:
             watch.run(processes, stop=meeting.failure)
         except watch.ProcessFailure as failure:
-            failure.final = failure.final or meeting.final or complete()
+            failure.complete = meeting.end == COMPLETE or complete()
+            failure.final = failure.final or meeting.end is not None or failure.complete
             raise
 
 

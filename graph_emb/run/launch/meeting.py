@@ -36,6 +36,8 @@ ERROR, TOLD, RESTART = "error", "told", "restart"
 """Facts that are not compared: why a machine cannot take part, the word of the first machine to the others, and how
 often the job was started again, as far as a machine knows."""
 NOT_COMPARED = {TOLD: "", RESTART: ""}
+REFUSED, COMPLETE = "refused", "complete"
+"""How a failure can be the last: the same would happen again, or the work was done before."""
 Facts = Callable[[], Mapping[str, Any]]
 Lost = Callable[[], "str | None"]
 _JOB = "job"
@@ -100,7 +102,8 @@ def met(
     try:
         yield meeting
     except BaseException as error:
-        meeting.leave(failed=str(error) or type(error).__name__, final=getattr(error, "final", True))
+        end = COMPLETE if getattr(error, "complete", False) else REFUSED if getattr(error, "final", True) else None
+        meeting.leave(failed=str(error) or type(error).__name__, end=end)
         raise
     meeting.leave()
 
@@ -135,7 +138,7 @@ class Meeting:
         told: The ``TOLD`` of the first machine, once they agree.
         present, restart: The places of the machines that take part, and how often the job was started again, once they
             agree; the first one says it.
-        final: Whether the failure of another machine would happen again.
+        end: ``REFUSED`` or ``COMPLETE`` where another machine failed and nothing should start again.
     Raises:
         PeerError: the port cannot be had, or no launcher came to the first machine in time.
     """
@@ -150,7 +153,8 @@ class Meeting:
     ) -> None:
         self._machines, self.token, self.told = machines, token, ""
         self._within, self._restart_within, self.restart = within, restart_within, restart
-        self.present, self.final = list(range(len(machines.hosts))), False
+        self.present = list(range(len(machines.hosts)))
+        self.end: str | None = None
         self._store: Any
         self._name, self._store = _store(machines, within)
         self.port = self._store.port
@@ -260,7 +264,8 @@ class Meeting:
                 failed = [number for number in self._others if store.check([f"failed/{number}"])]
                 if failed:
                     text = store.get(f"failed/{failed[0]}").decode()
-                    self.final = store.check([f"final/{failed[0]}"])
+                    if store.check([f"end/{failed[0]}"]):
+                        self.end = store.get(f"end/{failed[0]}").decode()
                     self._reason = f"host {hosts[failed[0]].address}: {text}"
                     return
             except RuntimeError:
@@ -269,13 +274,16 @@ class Meeting:
                     return
             self._heard = time.monotonic()
 
-    def leave(self, failed: str | None = None, final: bool = True) -> None:
-        """Tell the others. The first machine holds the store until they have heard, for LAST_WORD at most."""
+    def leave(self, failed: str | None = None, end: str | None = REFUSED) -> None:
+        """Tell the others, of a failure with its ``end``.
+
+        The first machine holds the store until they have heard, for LAST_WORD at most.
+        """
         self._over.set()
         if not self._others:
             self._store = None
             return
-        telling = threading.Thread(target=self._tell, args=(failed, final), daemon=True)
+        telling = threading.Thread(target=self._tell, args=(failed, end), daemon=True)
         telling.start()
         telling.join(
             LAST_WORD.total_seconds() * (self._machines.index == 0) + TELL
@@ -285,13 +293,13 @@ class Meeting:
         if self._machines.index:
             _over.add(self._name)
 
-    def _tell(self, failed: str | None, final: bool) -> None:
+    def _tell(self, failed: str | None, end: str | None) -> None:
         store = self._store
         with contextlib.suppress(RuntimeError):  # the store is gone, or a launcher never answers: none is left to tell
             if self._machines.index == 0 and self._chosen is not None:  # the listener may not have come to it
                 store.set("present", self._chosen)
-            if failed is not None and final:
-                store.set(f"final/{self._machines.index}", "")
+            if failed is not None and end is not None:
+                store.set(f"end/{self._machines.index}", end)
             if failed is not None:
                 store.set(f"failed/{self._machines.index}", failed)
             store.set(f"left/{self._machines.index}", "")

@@ -39,14 +39,15 @@ class ProcessFailure(PeerError):
     Attributes:
         exit_code: Its exit code; 128 + the signal where one killed or stopped it.
         process: Its name, such as ``"trainer 1"``; empty where another machine failed.
-        final: Whether the same would happen again: its input was refused, here or on the other machine.
+        final: Whether nothing should start again: its input was refused, here or on the other machine, or all was done.
+        complete: Whether the work was done before, as the first machine says.
     """
 
     def __init__(self, message: str, exit_code: int, process: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.process = process
-        self.final = exit_code == BAD_INPUT
+        self.final, self.complete = exit_code == BAD_INPUT, False
 
 
 class _Terminated(KeyboardInterrupt):

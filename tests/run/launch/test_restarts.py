@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +85,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+WRITTEN = """
+import os, pathlib, signal, sys, time
+if os.environ["RANK"] == "0":
+    pathlib.Path(sys.argv[1]).mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1000)
+"""
+
+
 @pytest.mark.parametrize("word", ["writes", "leaves"])
 def test_a_failure_after_the_run_is_written_starts_nothing_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
@@ -106,12 +117,13 @@ def test_an_input_that_was_refused_starts_nothing_again(tmp_path: Path) -> None:
     assert not (tmp_path / "1-1").exists()
 
 
-def on_two_hosts(tmp_path: Path, word: str) -> list[BaseException | None]:
+def on_two_hosts(act: Callable[[Machines], Any]) -> list[Any]:
+    """What each of two launchers returns or raises."""
     port, ended = free_ports(1), [None, None]  # type: ignore[var-annotated]
 
     def launch(index: int) -> None:
         try:
-            heal(tmp_path, 2, word, Machines(HOSTS, index, port))
+            ended[index] = act(Machines(HOSTS, index, port))
         except BaseException as error:
             ended[index] = error  # type: ignore[call-overload]
 
@@ -125,22 +137,39 @@ def on_two_hosts(tmp_path: Path, word: str) -> list[BaseException | None]:
 
 
 def test_two_machines_meet_again(tmp_path: Path) -> None:
-    assert on_two_hosts(tmp_path, "first") == [None, None]
+    assert on_two_hosts(lambda machines: heal(tmp_path, 2, "first", machines)) == [None, None]
     assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
 
 
 def test_machines_that_lost_each_other_meet_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer whose peer is gone was taken for one that refused its input."""
     monkeypatch.setattr(watch, "LATE", 0.1)
-    assert on_two_hosts(tmp_path, "loses") == [None, None]
+    assert on_two_hosts(lambda machines: heal(tmp_path, 2, "loses", machines)) == [None, None]
     assert (tmp_path / "2-0").exists()
 
 
 def test_a_machine_hears_that_the_other_one_refuses_for_good(tmp_path: Path) -> None:
-    first, second = on_two_hosts(tmp_path, "refuses")
+    first, second = on_two_hosts(lambda machines: heal(tmp_path, 2, "refuses", machines))
     assert "host 127.0.0.2: trainer 1" in str(first)
     assert "ended with exit code 2" in str(second)
     assert not list(tmp_path.glob("1-*"))
+
+
+def test_a_machine_hears_that_the_run_was_written_before_the_first_one_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with the exit code of an input that was refused."""
+    config = RunConfig.model_validate({"dataset": {"name": "karate"}, "model": {"name": "deepwalk"}})
+    command = [sys.executable, "-c", WRITTEN, str(tmp_path / "0")]
+
+    def run(machines: Machines) -> int:
+        start = Start(machines, False, restarts=Restarts(1, 60.0))
+        return start.run(command, config, tmp_path / str(machines.index), overwrite=False)
+
+    assert on_two_hosts(run) == [0, 0]
+    said = capsys.readouterr().err
+    assert "the run was complete: " in said
+    assert "the run was complete on 127.0.0.1: " in said
 
 
 def test_a_restart_goes_on_without_a_machine_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
