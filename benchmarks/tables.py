@@ -1,4 +1,4 @@
-"""Tables whose rows nodes share beside a row for each node: score, learnt numbers and seconds, a line a run.
+"""Tables whose rows nodes share beside a row for each node: score, learnt numbers and processor time, a line a run.
 
     python benchmarks/tables.py --model complex --dataset fb15k237 --score "mrr" --set model.dim=64 train.epochs=5 \\
         --rates 0.05 0.1 0.2 --seeds 0 1 2 --json tables.json
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
-import graph_emb as ge
-from graph_emb.core.yaml_text import parse_yaml
+from graph_emb.config import config_from, parse_override
+from graph_emb.run.family import TrainingJob, family_of
 from graph_emb.run.scores import scores_of
 
 Line = dict[str, Any]
@@ -42,9 +43,9 @@ class Runs:
         wanted = {**self.common, "kind": kind, "rate": rate, "seed": seed}
         wanted["levels"] = self.args.levels if kind.startswith("position") else None
         wanted["buckets"] = self.args.buckets if kind.endswith("hash") else None
-        for found in self.lines:
-            if all(found.get(name) == value for name, value in wanted.items()):
-                return found
+        for line in self.lines:
+            if all(line.get(name) == value for name, value in wanted.items()):
+                return line
         field = "model.inputs" if self.args.model in ("rgcn", "sage") else "model.table"
         fields = {**dict(text.split("=", 1) for text in self.args.set), field: kind}
         if field == "model.inputs" and kind == "full":
@@ -53,20 +54,27 @@ class Runs:
             fields["model.levels"] = self.args.levels
         if kind.endswith("hash") and self.args.buckets:
             fields["model.num_buckets"] = self.args.buckets
-        overrides = {name: parse_yaml(value) for name, value in fields.items()}
         if rate is not None:
-            overrides["train.lr"] = rate
-        own = ge.pipeline(
-            self.args.model, self.args.dataset, root=self.args.root, seed=seed, threads=self.args.threads, **overrides
-        )
-        scores = scores_of(own.metrics["evaluation"])
+            fields["train.lr"] = str(rate)
+        section: dict[str, Any] = {"model": {"name": self.args.model}, "seed": seed}
+        section["dataset"] = {"name": self.args.dataset, "root": self.args.root}
+        section["train"] = {"threads": self.args.threads}
+        layers = [parse_override(f"{name}={value}", self.args.model) for name, value in fields.items()]
+        family = family_of(config_from(section, *layers))
+        dataset = family.load()
+        begin, processor = time.perf_counter(), time.process_time()
+        trained = family.train(dataset, TrainingJob())
+        seconds, processor = time.perf_counter() - begin, time.process_time() - processor
+        found = family.judge(trained, dataset, progress=False)
+        evaluation = {finding.name: finding.scores.as_dict() for finding in found}
+        scores = scores_of(evaluation)
         test = next(name for name in scores if self.args.score in name and not name.startswith("valid"))
         valid = scores.get(test.replace("test", "valid", 1)) if "test" in test else None
         made: Line = {
-            "parameters": own.metrics["train"]["parameters"], "seconds": own.metrics["seconds"]["train"],
+            "parameters": trained.metrics["parameters"], "seconds": seconds, "processor_seconds": processor,
             "score": test, "valid": valid, "test": scores[test],
         }  # fmt: skip
-        network = own.metrics["evaluation"].get("graph_network")
+        network = evaluation.get("graph_network")
         if network is not None and valid is not None:  # a network is judged while it trains
             (run,) = network["runs"]
             made["curve"] = [next(iter(told["valid"].values())) for told in run["history"]]
@@ -100,7 +108,7 @@ class Runs:
         return {
             "kind": kind, "rate": best["rate"], "learnt numbers": best["parameters"], best["score"]: np.mean(scores),
             "std": np.std(scores, ddof=1) if len(scores) > 1 else float("nan"), "seeds": len(scores),
-            "s": np.mean([line["seconds"] for line in own]),
+            "processor s": np.mean([line.get("processor_seconds", float("nan")) for line in own]),
             f"s to {self.args.kinds[0]}'s best": np.mean([self.until(line, self.best["valid"]) for line in own]),
         }  # fmt: skip
 
