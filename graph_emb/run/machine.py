@@ -111,7 +111,7 @@ def check_memory(
     import psutil
 
     row, state = model.number_bytes
-    copies = tables * kept * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
+    copies = tables * kept * (row + state * STATE_SHARE[model.rule]) + 4 * (averages * kept + 1)
     numbers, said = (model.dim, "") if width is None else (width, f", {width:,.0f} numbers a node")
     needed, free = int(num_rows * numbers * copies), psutil.virtual_memory().available
     if needed > free:

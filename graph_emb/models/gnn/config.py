@@ -117,12 +117,6 @@ class GNNConfig(SharedRows, RateSchedule):
         return self.lr if self.dense_lr is None else self.dense_lr
 
     @model_validator(mode="after")
-    def _averages_are_of_own_rows(self) -> GNNConfig:
-        if self.composed and self.ema_decay:
-            raise ValueError(f"ema_decay = {self.ema_decay} averages rows a node; inputs = {self.inputs!r} has none")
-        return self
-
-    @model_validator(mode="after")
     def _sizes_fit(self) -> GNNConfig:
         if self.fanouts is not None and len(self.fanouts) != self.num_layers:
             raise ValueError(

@@ -23,7 +23,7 @@ from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
-from graph_emb.table.initializers import Normal, XavierUniform
+from graph_emb.table.initializers import Normal, XavierUniform, Zeros
 from graph_emb.transport.lockstep import layout
 
 CHUNK_ROWS = 1 << 16
@@ -76,6 +76,8 @@ class InputRows:
         counts = num_nodes if own is None else {ntype: len(names) for ntype, names in own.names.items()}
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
+        self._config, self._seeds = config, dict(zip(num_nodes, seeds, strict=True))
+        self._levels = dict(levels or {})
         self._policies, self._prefix = dict(policies or {}), prefix
         self._rows: dict[str, Tensor | None] = {}
         self.widths = {
@@ -84,21 +86,11 @@ class InputRows:
         if levels and not config.takes_levels:
             raise ConfigError(f"levels have no effect on inputs={config.inputs!r}; leave them out")
         self.tables: dict[str, Table] = {}
-        for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
+        for ntype, own_seed in self._seeds.items():
             if ntype not in self.features:
+                num = num_nodes[ntype]
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                self.tables[ntype] = node_table(
-                    num,
-                    self.widths[ntype],
-                    config,
-                    name=self._name(ntype),
-                    init_func=first,
-                    part_policy=self._policies.get(ntype),
-                    levels=(levels or {}).get(ntype),
-                    seed=own_seed,
-                    of=f"node type {ntype!r}",
-                    device=self._device,
-                )
+                self.tables[ntype] = self._table(ntype, config, first)
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
             assert own is not None
@@ -117,6 +109,21 @@ class InputRows:
             chosen = torch.arange(min(low + start, high), min(low + start + CHUNK_ROWS, high))
             self._frozen[ntype].weight[chosen] = rows[start : start + len(chosen)]
 
+    def _table(self, ntype: str, config: GNNConfig, first: Any, suffix: str = "") -> Table:
+        """A table of the learnt rows of a node type."""
+        return node_table(
+            self._num_nodes[ntype],
+            self.widths[ntype],
+            config,
+            name=self._name(ntype, suffix),
+            init_func=first,
+            part_policy=self._policies.get(ntype),
+            levels=self._levels.get(ntype),
+            seed=self._seeds[ntype],
+            of=f"node type {ntype!r}",
+            device=self._device,
+        )
+
     def _name(self, ntype: str, suffix: str = "") -> str | None:
         return None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
 
@@ -125,14 +132,14 @@ class InputRows:
         number, policy = self._num_nodes[ntype], self._policies.get(ntype)
         return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=torch.get_default_dtype())
 
-    def make_averages(self) -> dict[str, DistEmbedding]:
-        """Zeros of torch's default dtype for each table, with its partition, and its name with "_average" behind it."""
-        found, dtype = {}, torch.get_default_dtype()
-        for ntype in self.tables:
-            shape, policy = (self._num_nodes[ntype], self.widths[ntype]), self._policies.get(ntype)
-            name = self._name(ntype, "_average")
-            found[ntype] = DistEmbedding(*shape, name, None, policy, dtype=dtype, device=self._device)
-        return found
+    def make_averages(self) -> dict[str, Table]:
+        """For each table another of its kind, parts, hashes and partition, named as it is with "_average" behind.
+
+        The numbers that are kept are zeros of torch's default dtype.
+        """
+        dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+        config = self._config.model_copy(update={"dtype": dtype})
+        return {ntype: self._table(ntype, config, Zeros(), "_average") for ntype in self.tables}
 
     @property
     def num_parameters(self) -> int:

@@ -15,6 +15,7 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.networks import LayeredNetwork
+from graph_emb.models.tables import Table
 from graph_emb.sampling.blocks import Batch
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
@@ -58,7 +59,7 @@ class PartRows:
         self._batches: dict[tuple[bool, str], Batch] = {}  # of types with one piece: the same in every evaluation
         self._hidden: dict[tuple[int, str], DistEmbedding] = {}
 
-    def compute(self, network: nn.Module, tables: Mapping[str, DistEmbedding] | None = None) -> Tensor:
+    def compute(self, network: nn.Module, tables: Mapping[str, Table] | None = None) -> Tensor:
         """Shape (R, O), on the CPU. Every rank calls it.
 
         Args:
@@ -73,7 +74,7 @@ class PartRows:
             found.append(network(batch.blocks, rows)[self._target].to("cpu", torch.get_default_dtype()))
         return self._of_own(found)
 
-    def _by_layer(self, network: LayeredNetwork, tables: Mapping[str, DistEmbedding] | None) -> Tensor:
+    def _by_layer(self, network: LayeredNetwork, tables: Mapping[str, Table] | None) -> Tensor:
         last, transport = len(network.layers) - 1, runtime.current()
         found: list[Tensor] = []
         for number in range(last + 1):

@@ -353,7 +353,7 @@ def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module)
         generators["predictor"] = cast(LinkPredictor, model["predictor"]).generator
     tables = expanded(trainer.inputs.tables.values())
     if trainer.average is not None:
-        tables += trainer.average.tables.values()
+        tables += expanded(trainer.average.tables.values())
         model = nn.ModuleDict({"last": model, "average": trainer.average})
     return checkpoints.start(
         tables, [optimizer], model=model, torch_optimizers=trainer.optimizers, generators=generators

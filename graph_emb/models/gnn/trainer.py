@@ -7,12 +7,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
@@ -291,7 +293,8 @@ class WeightAverage(nn.Module):
 
     The factor is 1 at first: the weights of epoch m < n count ``d^(n-m)`` times as much as those of n, and their first
     values not at all, as in Adam's mean of gradients. Averaged rows are tables with the partition of their originals;
-    every process averages the rows that it stores, and none travels.
+    every process averages the rows that it stores, and none travels. Of composed rows the shared ones and the weights
+    are averaged.
 
     Args:
         networks: On every rank.
@@ -339,7 +342,8 @@ class WeightAverage(nn.Module):
         transport = runtime.current()
         transport.flush()
         transport.barrier()
-        for towards_rows, moved_rows in tables:
+        kept = (zip(expanded([towards]), expanded([moved]), strict=True) for towards, moved in tables)
+        for towards_rows, moved_rows in chain.from_iterable(kept):
             shares = transport.rows(towards_rows.name), transport.rows(moved_rows.name, overwrite=True)
             for theirs, mine in zip(*shares, strict=True):
                 for start in range(0, mine.num_rows, CHUNK_ROWS):

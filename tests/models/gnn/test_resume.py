@@ -43,6 +43,11 @@ RUNS = {
     "averaged": lambda **how: train_sage(
         *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, eval_every=2, batch_size=64, ema_decay=0.8), **how
     ),
+    "averages of composed rows": lambda **how: train_sage(
+        *planted_links(),
+        SAGEConfig(dim=8, hidden_dim=8, epochs=6, batch_size=64, ema_decay=0.8, inputs="hash", num_buckets=8),
+        **how,
+    ),
 }
 
 
