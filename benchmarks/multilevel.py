@@ -42,7 +42,8 @@ def levels_from(text: str) -> Any:
     return {"none": False, "true": True}.get(text) if text in ("none", "true") else [int(n) for n in text.split(",")]
 
 
-NAMES = ("test accuracy", "micro-F1 at 50%", "test rocauc", "test mrr")
+NAMES = ("test accuracy", "micro-F1 at 50%", "test auc", "test mrr")
+"""Of the scores that a run is told by, the first that it has."""
 
 
 def score_of(findings: Sequence[Finding]) -> float:
