@@ -60,7 +60,7 @@ STATE_SHARE = {
 
 
 def file_plan(
-    num_rows: int, model: Any, placement: File, *, copies: int = 1, tables: int = 1, of: str = "entities"
+    num_rows: int, model: Any, placement: File, *, copies: int = 1, tables: float = 1, of: str = "entities"
 ) -> str:
     """What tables in files will take, in a line.
 
@@ -69,7 +69,7 @@ def file_plan(
         model: As in ``check_memory``.
         placement: Of all tables together.
         copies: Of all rows, which are gathered for validation and saving.
-        tables: How many.
+        tables: How many, in units of one of the model's width.
         of: Whose rows.
     Raises:
         ConfigError: the disk has no room for them, and for the copies.
@@ -94,7 +94,7 @@ def file_plan(
 
 
 def check_memory(
-    num_rows: int, tables: int, model: Any, *, averages: int = 0, width: float | None = None, kept: float = 1.0
+    num_rows: int, tables: float, model: Any, *, averages: int = 0, width: float | None = None, kept: float = 1.0
 ) -> None:
     """Raise a ConfigError when the tables cannot fit.
 
@@ -102,7 +102,7 @@ def check_memory(
 
     Args:
         num_rows: Rows of a table.
-        tables: How many such tables are trained.
+        tables: How many such tables are trained; half a one has half the width.
         model: Settings with the width of a row, and the dtype of rows and of the rule's state.
         averages: Further tables that hold averages, without state.
         width: Of a row, the mean where rows differ; None: ``model.dim``.

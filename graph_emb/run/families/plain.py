@@ -138,8 +138,9 @@ class PlainFamily(Family):
         if getattr(self.model, "multilevel", False) is not False:
             multilevel.check(self.config, self._parts, dataset.graph.num_nodes)
 
-    def _num_tables(self) -> int:
-        return self.model.tables
+    def _num_tables(self) -> float:
+        """Tables, in units of one of the model's width."""
+        return float(self.model.tables)
 
     def _start(self, graph: Graph) -> GrownStart:
         """What goes on of the run that ``from_run`` names."""
@@ -296,8 +297,8 @@ class LineFamily(PlainFamily):
         for order in self.model.orders:
             self.model.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
 
-    def _num_tables(self) -> int:
-        return 2
+    def _num_tables(self) -> float:
+        return self.model.num_tables / len(self.model.orders)  # both orders have half of the width each
 
     def _bucket_plans(self, sampler: EdgeSampler, placement: Any) -> list[str]:
         """As ``bucket_plan``, of each order."""
@@ -415,8 +416,8 @@ class LinkFamily(PlainFamily):
                 "dataset.test_edges names a file of both"
             )
 
-    def _num_tables(self) -> int:
-        return 1
+    def _num_tables(self) -> float:
+        return 1.0
 
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Train rows and predictor in this process; nothing is saved on the way."""

@@ -22,8 +22,8 @@ class SpectralFamily(PlainFamily):
         super()._check(dataset)
         check_size(dataset.graph.num_nodes, self.model)
 
-    def _num_tables(self) -> int:
-        return 1
+    def _num_tables(self) -> float:
+        return 1.0
 
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Compute the rows in this process."""

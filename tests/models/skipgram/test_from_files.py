@@ -11,6 +11,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.config import config_from
+from graph_emb.core.hidden import size_text
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
@@ -156,7 +157,9 @@ def test_line_by_buckets_ends_with_the_same_files_wherever_its_rows_lie(
             assert all(cache["dirty_writes"] > 0 for cache in told.get("cache", {}).values())
     assert found["host"] == found["files"]
     assert sorted(found["host"]) == ["context.npy", "embeddings.npy", "ids.npy", "lengths.npy"][order == "first" :]
-    assert "4 parts of the nodes, 16 buckets; an episode is 100 edges, reads and writes" in capfd.readouterr().err
+    said, table = capfd.readouterr().err, len(np.load(out / "ids.npy")) * 512 * 4
+    assert "4 parts of the nodes, 16 buckets; an episode is 100 edges, reads and writes" in said
+    assert f"nodes with their state, {size_text(table if order == 'first' else 3 * table)}, in" in said
     assert list((tmp_path / "rows").iterdir()) == []
 
 
