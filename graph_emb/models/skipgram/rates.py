@@ -16,7 +16,8 @@ def rate_of_walks(num_tokens: float, num_arcs: int) -> float:
 
     Tokens over arcs is how often a training passes each arc on average, and so the updates that a row gets for each of
     its neighbours. Few of them need long steps; from 30 on word2vec's 0.025 is best. Fitted to a few
-    rates on BlogCatalog and ogbn-arxiv; no other graph was tried.
+    rates on BlogCatalog and ogbn-arxiv. On Cora and Epinions shorter trainings want less than it gives
+    (docs/results.md): there word2vec's rate is best, however few the walks.
 
     Args:
         num_tokens: Of all walks of the training, were none to end early.
