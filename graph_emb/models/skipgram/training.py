@@ -334,11 +334,11 @@ def _batches(
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
     if isinstance(steps, BucketSteps):
         size = steps.size
+    elif isinstance(steps, ExchangeSteps) and sampler.world_size == 1:
+        size = min(size, FILE_INTERVALS * steps.size)  # rows come from a disk: log, and who presses Ctrl-C, do not wait
     elif not isinstance(sampler, WalkSampler):
         least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
         size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, least)
-    elif isinstance(steps, ExchangeSteps):  # rows come from a disk: the log, and who presses Ctrl-C, should not wait
-        size = min(size, FILE_INTERVALS * steps.size)
     per_epoch = sampler.num_walks_per_epoch
     for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:

@@ -14,14 +14,15 @@ from graph_emb.config import config_from
 from graph_emb.core.hidden import size_text
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.config import LineConfig, SkipGramConfig
+from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import InPlaceSteps
 from graph_emb.models.skipgram.training import train_skipgram
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
-from graph_emb.sampling.walks import WalkSampler
+from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, graph_of_groups
 from tests.ranks import Ranks
 
@@ -97,6 +98,22 @@ def edges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = graph_of_groups()
     path.write_text("".join(f"{u},{v}\n" for u, v in graph.edges()), encoding="utf-8")
     return path
+
+
+def test_edges_from_files_are_logged_every_few_intervals(tmp_path: Path) -> None:
+    """A batch was half a million edges: minutes, in which Ctrl-C waited and the log said nothing."""
+    edges = EdgeSampler.of_graph(graph_of_groups(), draws_per_edge=2)
+    lines: list[Any] = []
+    train_line(
+        edges,
+        LineConfig(dim=512, order="first", exchange_walks=10),
+        num_threads=1,
+        progress=False,
+        log_interval=0.0,
+        on_batch=lambda _, line: lines.append(line),
+        placement=ge.File(tmp_path / "rows", memory=MEMORY),
+    )
+    assert [line.walks for line in lines[:2]] == [80, 160]
 
 
 OPTIONS: dict[str, Any] = {"dim": 512, "num_walks": 4, "walk_length": 12, "evaluate": False, "report": "none"}
