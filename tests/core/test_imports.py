@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,40 @@ def test_what_python_itself_has_frozen_keeps_nothing_young(
         importlib.import_module(fresh)
         made = [{"one": []}]
     assert any(one is made for one in gc.get_objects(generation=2))
+
+
+def test_no_frame_of_an_import_keeps_what_its_callers_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first machine's launcher imported torch, and held its port for ever: no job of several machines healed."""
+    text = """
+import inspect
+
+def looks():
+    frame = inspect.currentframe()
+    caller = frame.f_back
+
+def waits():
+    frame = inspect.currentframe()
+    yield 1
+    yield 2
+
+looks()
+WAITS = waits()
+next(WAITS)
+"""
+    (tmp_path / "looks_back.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Port:
+        pass
+
+    def listen() -> weakref.ref[Port]:
+        port = Port()
+        with importing():
+            importlib.import_module("looks_back")
+        return weakref.ref(port)
+
+    assert listen()() is None
+    assert list(sys.modules.pop("looks_back").WAITS) == [2]
 
 
 def test_garbage_of_a_compiler_stays_young() -> None:
