@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -138,6 +139,32 @@ def on_two_hosts(act: Callable[[Machines], Any]) -> list[Any]:
 
 def test_two_machines_meet_again(tmp_path: Path) -> None:
     assert on_two_hosts(lambda machines: heal(tmp_path, 2, "first", machines)) == [None, None]
+    assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from graph_emb.run.launch.plan import Host, Machines, Restarts
+from graph_emb.run.launch.restarts import run_healing
+
+assert "torch" not in sys.modules
+folder, code, index, port = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+hosts = [Host("127.0.0.1", 1), Host("127.0.0.2", 2)]
+command = [sys.executable, "-c", code, folder, "first"]
+options = {"logs": Path(folder, f"logs-{index}"), "threads": 1}
+run_healing(command, Machines(hosts, index, port), Restarts(2, 60.0), lambda _: [*command, "resumed"], **options)
+"""
+
+
+@pytest.mark.cold
+def test_launchers_that_import_torch_themselves_meet_again(tmp_path: Path) -> None:
+    """In this process torch is there before, and launchers let go of the port: no test saw that others did not."""
+    words = [sys.executable, "-c", LAUNCHER, str(tmp_path), FAILS]
+    port = str(free_ports(1))
+    launchers = [subprocess.Popen([*words, str(index), port], stderr=subprocess.PIPE) for index in range(2)]
+    ended = [launcher.communicate(timeout=120)[1].decode() for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], ended
     assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
 
 
