@@ -248,7 +248,8 @@ def one_round(args: argparse.Namespace, number: int, known: dict[str, Any]) -> d
             if job.launchers[0].poll() is not None:
                 return {**found, "complaint": "" if job.launchers[0].returncode == 0 else "it broke by itself: "
                         + job.said(0)[-2000:], "late": True}  # fmt: skip
-            if FAULTS[fault.name][0] == PROCESS and fault.role not in job.processes(fault.host):
+            done = (job.folder / "run").exists()
+            if done or (FAULTS[fault.name][0] == PROCESS and fault.role not in job.processes(fault.host)):
                 return {**found, "complaint": "", "late": True}  # it has just ended
             kept, begun = job.look(), time.time_ns()
             names = fault.strike(job)
