@@ -121,25 +121,28 @@ def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: P
     assert config["model"]["from_run"] == str(tmp_path / "next")
 
 
-def test_walks_go_on_with_the_tokens_of_the_run_and_end_with_the_window(old: Path, new: Path, tmp_path: Path) -> None:
-    """Walks of 40 nodes trained few pairs with a new one, and its row had too few updates."""
+def test_walks_go_on_with_twice_the_tokens_of_the_run_and_end_with_the_window(
+    old: Path, new: Path, tmp_path: Path
+) -> None:
+    """Walks of 40 nodes trained few pairs with a new one, and its row had too few updates; so had it of walks with the
+    tokens of the run alone."""
     ge.pipeline("deepwalk", tmp_path / "old.csv", out=tmp_path / "near", report="none", window=2, **OPTIONS)
     found = ge.continue_run(tmp_path / "near", new, out=tmp_path / "next", report="none")
     model = read_config_file(tmp_path / "next" / "config.yaml")["model"]
-    assert (model["num_walks"], model["walk_length"], found.metrics["train"]["walks"]) == (10, 3, 20)
-    assert found.metrics["train"]["tokens"] == 2 * 3 * 10  # of two nodes, as the run had
+    assert (model["num_walks"], model["walk_length"], found.metrics["train"]["walks"]) == (20, 3, 40)
+    assert found.metrics["train"]["tokens"] == 2 * 2 * 3 * 10  # of two nodes, twice what the run had
     given = ge.continue_run(tmp_path / "near", new, num_walks=1, walk_length=4)
     assert given.metrics["train"]["tokens"] == 2 * 1 * 4
     again = write(tmp_path / "more.csv", [(10, 8)])
-    assert ge.continue_run(tmp_path / "next", again).metrics["train"]["tokens"] == 3 * 10
-    whole = {"num_walks": 3, "walk_length": 10, "block": 10, "shared_negatives": 16}
+    assert ge.continue_run(tmp_path / "next", again).metrics["train"]["tokens"] == 2 * 3 * 10  # not twice as many again
+    whole = {"num_walks": 6, "walk_length": 10, "block": 10, "shared_negatives": 8}
     assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10)) == whole
-    short = {"num_walks": 8, "walk_length": 4, "block": 4, "shared_negatives": 7}
+    short = {"num_walks": 15, "walk_length": 4, "block": 4, "shared_negatives": 4}
     assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10, window=3)) == short
-    assert cut_walks(DeepWalkConfig(**short, window=3)) == short  # a run that went on goes on as it did
-    assert cut_walks(DeepWalkConfig(block=5))["shared_negatives"] == 32  # blocks are full
+    assert cut_walks(DeepWalkConfig(**short, window=3, from_run="run")) == short  # a run that went on goes on as it did
+    assert cut_walks(DeepWalkConfig(block=5))["shared_negatives"] == 16  # blocks are full
     most = DeepWalkConfig(num_walks=100_000, walk_length=10, window=1)
-    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2, "block": 2, "shared_negatives": 4}
+    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2, "block": 2, "shared_negatives": 2}
 
 
 @pytest.mark.parametrize(
@@ -185,8 +188,8 @@ def test_infer_walks_as_a_run_that_goes_on(old: Path, new: Path, tmp_path: Path)
     run = OldRun.read(tmp_path / "near")
     whole = plain_dataset(grown_dataset(read_dataset(run.config.dataset), str(new))).graph
     begin = start_of(run, whole, run.config.model, 0, only_new=True)
-    sampler = WalkSampler(whole, num_walks=10, walk_length=3, seed=0, starts=begin.starts)
-    cut = run.config.model.model_copy(update={"block": 3, "shared_negatives": 5})
+    sampler = WalkSampler(whole, num_walks=20, walk_length=3, seed=0, starts=begin.starts)
+    cut = run.config.model.model_copy(update={"block": 3, "shared_negatives": 3})
     train_new_rows(sampler, cut, begin, 1, 0, num_threads=1)
     rows = ge.infer(tmp_path / "near", new, num_threads=1)
     assert np.array_equal(rows.weights, begin.token[whole.find_nodes(rows.node_ids)])
