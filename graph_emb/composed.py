@@ -2,6 +2,7 @@
 
     row of a node = row of its part at level 1 + ... + row of its part at level L        position
                   + weight_1 * row of bucket_1(node) + ... + weight_h * row of bucket_h(node)     hash
+                  + the node's own row, of chosen nodes
 
 Position-based hash embeddings: Kalantzi and Karypis, arXiv 2109.00101; hash embeddings: Svenstrup et al., NeurIPS 2017;
 quotient and remainder: Shi et al., KDD 2020. Each level is an ordinary table, and so are the buckets and the weights:
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.composed_rows import ComposedRows
 from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.core.notebook import Card
@@ -29,6 +31,7 @@ from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, 
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
 from graph_emb.table.nested_levels import checked_levels, digest_of, hash_keys, sizes_of
+from graph_emb.table.own_rows import OwnRows
 from graph_emb.table.row_sums import CaptureSums, RowTerms, columns_at
 from graph_emb.table.spec import accumulation_dtype
 from graph_emb.transport import runtime
@@ -58,6 +61,8 @@ class ComposedEmbedding(Card):
         part_policy: Who owns which node: of the hashes' weights, which are the nodes' own, and of ``"full"``.
         level_sizes: Rows of each level; None: the largest part of each and one more.
         scope: ``"all"``: a node hashes into all buckets; ``"part"``: into those of its part of the coarsest level.
+        own_rows: Nodes that have a row of their own beside, (k,) ids: those of highest degree, which train enough for
+            one. It begins at 0. Of any kind but ``"full"``; None: none has.
         seed: Of the hashes, and of first values where ``init_func`` is None.
         dtype, device, original_ids: As of ``DistEmbedding``. Hashes are of original ids, whatever the partition.
     Attributes:
@@ -89,6 +94,7 @@ class ComposedEmbedding(Card):
         part_policy: Any = None,
         level_sizes: Sequence[int] | None = None,
         scope: str = "all",
+        own_rows: Ids | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -165,6 +171,11 @@ class ComposedEmbedding(Card):
             own = {"part_policy": part_policy, "original_ids": original_ids}
             self._weights = DistEmbedding(self._num_rows, num_hashes, f"{name}.weights", Zeros(), **own, **one_row)
             self.tables += [self._buckets, self._weights]
+        self._own = None if own_rows is None else OwnRows(name, kind, own_rows, self._num_rows, found)
+        if self._own is not None:
+            stem = f"{name}.{self._own.digest}.own"
+            self._own_table = DistEmbedding(len(self._own), embedding_dim, stem, Zeros(), **one_row)
+            self.tables.append(self._own_table)
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids in request order, shape ``idx.shape + (D,)``; arguments and errors as of ``DistEmbedding``."""
@@ -203,6 +214,17 @@ class ComposedEmbedding(Card):
     def own_table(self) -> DistEmbedding | None:
         """The table that has a row for each node: the weights of hashes, or the rows of ``full``."""
         return self._positions[0] if self.kind == "full" else self._weights
+
+    def of_nodes(self, ids: Tensor) -> list[tuple[DistEmbedding, Tensor]]:
+        """Tables of rows that no nodes share, with those of ids (B,): ``own_table``, then that of ``own_rows``."""
+        found = [] if self.own_table is None else [(self.own_table, ids)]
+        return found if self._own is None else [*found, (self._own_table, self._own.find(ids)[1])]
+
+    def with_own(self, found: Tensor, ids: Tensor, rows: Iterator[Tensor]) -> Tensor:
+        """Rows (B, D) of ids (B,) with those of ``own_rows`` among them added, which are the next of ``rows``."""
+        if self._own is None:
+            return found
+        return found.index_add(0, self._own.find(ids)[0].to(found.device), next(rows))
 
     def summed(
         self, shared: RowTerms, rows: Sequence[Tensor], own: Tensor | None, device: Any, dtype: torch.dtype | None
@@ -296,8 +318,8 @@ class ComposedEmbedding(Card):
         if self.shared_tables:
             for table, rows in zip(self.shared_tables, self.shared(flat).wanted, strict=True):
                 table.prefetch(torch.from_numpy(rows))
-        if self.own_table is not None:
-            self.own_table.prefetch(flat)
+        for own, ids in self.of_nodes(flat):
+            own.prefetch(ids)
 
     @torch.no_grad()
     def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
@@ -406,35 +428,6 @@ class ComposedEmbedding(Card):
         return {"name": self._name, "rows": rows, "kind": self.kind, "parameters": self.num_parameters}
 
 
-class ComposedRows:
-    """The rows of a composed table by id, as they are now.
-
-    Attributes:
-        shape: (N, D).
-    """
-
-    def __init__(self, table: ComposedEmbedding) -> None:
-        self._table, self.shape = table, (table.num_embeddings, table.embedding_dim)
-
-    @torch.no_grad()
-    def __getitem__(self, key: Ids | slice | int) -> Tensor:
-        """Rows of ids, of a slice, or of one id, which has shape (D,)."""
-        if isinstance(key, slice):
-            return self._table(torch.arange(*key.indices(len(self))))
-        if isinstance(key, int):
-            return self._table(torch.tensor(key))
-        return self._table(key)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        raise ConfigError(
-            f"table {self._table.name!r}: rows are sums of shared rows and cannot be assigned; write its tables "
-            f"({', '.join(table.name for table in self._table.tables)})"
-        )
-
-    def __len__(self) -> int:
-        return self._table.num_embeddings
-
-
 def lookup_rows(
     asked: Sequence[tuple[DistEmbedding | ComposedEmbedding, Ids]],
     device: torch.device | str = "cpu",
@@ -455,7 +448,7 @@ def lookup_rows(
         if isinstance(table, ComposedEmbedding):
             assert isinstance(ids, Tensor)
             of = table.shared(ids) if table.shared_tables else None
-            own += [] if table.own_table is None else [(table.own_table, ids)]
+            own += table.of_nodes(ids)
             if of is not None:
                 distinct = map(torch.from_numpy, of.wanted)
                 shared += zip(table.shared_tables, distinct, strict=True)
@@ -464,7 +457,7 @@ def lookup_rows(
         sums.append(of)
     pulled, rows = map(iter, lookup_with(own, shared, device, dtype))
     found = []
-    for (table, given), of in zip(asked, sums, strict=True):
+    for (table, given), ids, of in zip(asked, flat, sums, strict=True):
         if not isinstance(table, ComposedEmbedding):
             found.append(next(pulled))
             continue
@@ -473,7 +466,9 @@ def lookup_rows(
             assert mine is not None
             total = mine
         else:
+            assert isinstance(ids, Tensor)
             total = table.summed(of, list(islice(rows, len(of.wanted))), mine, device, dtype)
+            total = table.with_own(total, ids, pulled)
         found.append(total.view(*as_ids(given).shape, table.embedding_dim))
     return found
 

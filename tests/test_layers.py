@@ -26,6 +26,7 @@ LAYERS = [
         "gradient_trace",
         "dgl_names",
         "composed",
+        "composed_rows",
         "embedding",
         "growing_embedding",
         "node_embedding",
