@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType
@@ -35,24 +35,29 @@ def importing() -> Iterator[None]:
     hold themselves (``torch.fx`` looks at its caller's), and with them the variables of all their callers, ours among
     them.
     """
-    before = len(sys.modules)
+    before, others = len(sys.modules), {id(frame) for frame in _young_frames()}
     with paused_collection():
         yield
         if len(sys.modules) > before:
-            _clear_frames()
+            _clear_frames(others)
         # To count a million frozen objects takes 50 ms. More than OWN: unfreeze would undo a freeze of the caller's.
         if len(sys.modules) > before and gc.get_freeze_count() < OWN:
             gc.freeze()
             gc.unfreeze()  # which puts them into the oldest generation
 
 
-def _clear_frames() -> None:
-    """Clear the young frames that are no longer running; a generator's waits."""
+def _young_frames() -> list[FrameType]:
+    """Frames that no collection has passed, but those of generators, which may wait."""
     waiting = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-    frames = [one for one in gc.get_objects(0) if type(one) is FrameType and not one.f_code.co_flags & waiting]
-    for frame in frames:
-        with suppress(RuntimeError):  # it runs
-            frame.clear()
+    return [one for one in gc.get_objects(0) if type(one) is FrameType and not one.f_code.co_flags & waiting]
+
+
+def _clear_frames(others: Container[int]) -> None:
+    """Clear the young frames that no longer run, but those of these ids."""
+    for frame in _young_frames():
+        if id(frame) not in others:
+            with suppress(RuntimeError):  # it runs
+                frame.clear()
 
 
 def resolve(place: str) -> Any:

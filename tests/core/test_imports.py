@@ -108,7 +108,14 @@ next(WAITS)
             importlib.import_module("looks_back")
         return weakref.ref(port)
 
+    def fail() -> None:
+        told = "what a debugger shows"
+        raise ValueError(told)
+
+    with pytest.raises(ValueError, match="debugger") as caught:
+        fail()
     assert listen()() is None
+    assert caught.tb.tb_next.tb_frame.f_locals == {"told": "what a debugger shows"}
     assert list(sys.modules.pop("looks_back").WAITS) == [2]
 
 
