@@ -60,6 +60,8 @@ FAULTS = {
 }
 BACK = 45.0
 """Seconds at most until a host is back, for some too late; the first one comes within the time of a restart."""
+STARTS = 12.0
+"""Seconds that a command takes on a busy machine until its launcher listens."""
 STATED = 40.0
 """Seconds beside parallel.timeout: silence of a launcher, roll call, grace after SIGTERM."""
 
@@ -225,7 +227,7 @@ def chosen(args: argparse.Namespace, mode: str, seconds: float, chance: random.R
     roles = [f"trainer {host}", *([f"server {host}"] if mode == "kvstore" else [])]
     back: float | None = None
     if FAULTS[name][0] != PROCESS and args.restarts and (host == 0 or chance.random() < 0.5):
-        back = chance.uniform(0.0, BACK if host else args.wait)
+        back = chance.uniform(0.0, BACK if host else max(0.0, args.wait - STARTS))
     role = chance.choice(roles) if FAULTS[name][0] == PROCESS else "all of it"
     return Fault(name, host, role, chance.uniform(0.0, seconds), back)
 
