@@ -157,13 +157,17 @@ run_healing(command, Machines(hosts, index, port), Restarts(2, 60.0), lambda _: 
 """
 
 
-@pytest.mark.cold
 def test_launchers_that_import_torch_themselves_meet_again(tmp_path: Path) -> None:
     """In this process torch is there before, and launchers let go of the port: no test saw that others did not."""
     words = [sys.executable, "-c", LAUNCHER, str(tmp_path), FAILS]
     port = str(free_ports(1))
     launchers = [subprocess.Popen([*words, str(index), port], stderr=subprocess.PIPE) for index in range(2)]
-    ended = [launcher.communicate(timeout=120)[1].decode() for launcher in launchers]
+    try:
+        ended = [launcher.communicate(timeout=120)[1].decode() for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+            launcher.wait()
     assert [launcher.returncode for launcher in launchers] == [0, 0], ended
     assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
 
