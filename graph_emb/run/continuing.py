@@ -209,8 +209,8 @@ def cut_walks(model: PlainWalkConfig) -> dict[str, int]:
 
     No context is farther away than the window. Past it nearly all pairs of a walk from a new node are of old nodes,
     whose rows are trained: short walks give new rows several times as many updates in the same time. A new row has had
-    no other updates, and more of its walks tell more than more negatives of each do: a block has half as many for a
-    token as before, so that twice the tokens take about 1.6 times the time. A run that went on keeps its own numbers.
+    no other updates: there are twice the tokens, and a block has half as many negatives for each. A run that went on
+    keeps its own numbers.
 
     Example:
         >>> from graph_emb.models.skipgram.config import DeepWalkConfig
