@@ -243,6 +243,14 @@ def test_a_nearly_complete_graph_yields_its_only_non_edge() -> None:
     assert {tuple(sorted(pair)) for pair in pairs.tolist()} == {(4, 17)}
 
 
+def test_no_edge_of_a_sparse_graph_is_drawn() -> None:
+    ring = torch.stack([torch.arange(200), (torch.arange(200) + 1) % 200], dim=1)
+    left, right = NonEdges(ring, 200).sample(40_000, torch.Generator().manual_seed(0)).unbind(1)
+    steps = torch.bincount((right - left) % 200, minlength=200)
+    assert steps[[0, 1, 199]].sum() == 0
+    assert (steps[2:199] - 40_000 / 197).abs().max() < 75  # 5 sigma
+
+
 def test_the_same_generator_state_draws_the_same_pairs() -> None:
     draws = [NonEdges(EDGES, 4).sample(50, torch.Generator().manual_seed(s)) for s in (5, 5, 6)]
     assert torch.equal(draws[0], draws[1])
