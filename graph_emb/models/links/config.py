@@ -13,7 +13,7 @@ from graph_emb.models.search import Space, Span
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, ModelSettings, RuleName, WeightDecay
 
 NegativesName = Literal["non_edges", "targets", "by_degree", "in_batch", "given"]
-LinkLossName = Literal["logistic", "auc", "hinge", "softmax"]
+LinkLossName = Literal["logistic", "auc", "hinge", "squared_hinge", "softmax"]
 PrecisionName = Literal["float32", "bfloat16"]
 
 

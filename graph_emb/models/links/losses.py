@@ -30,12 +30,17 @@ def hinge(edge: Tensor, negative: Tensor) -> Tensor:
     return (1 - edge[:, None] + negative).clamp_min(0).mean(dim=1)
 
 
+def squared_hinge(edge: Tensor, negative: Tensor) -> Tensor:
+    """``mean_k max(0, 1 - s + s_k)^2``: ``auc`` without a price for what is told apart by more than 1."""
+    return (1 - edge[:, None] + negative).clamp_min(0).square().mean(dim=1)
+
+
 def softmax(edge: Tensor, negative: Tensor) -> Tensor:
     """``log(exp(s) + sum_k exp(s_k)) - s``: cross entropy over the edge and its own negatives."""
     return torch.logsumexp(torch.cat([edge[:, None], negative], dim=1), dim=1) - edge
 
 
 LINK_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "logistic": logistic, "auc": auc, "hinge": hinge, "softmax": softmax
+    "logistic": logistic, "auc": auc, "hinge": hinge, "squared_hinge": squared_hinge, "softmax": softmax
 }  # fmt: skip
 """Logits of edges (B,) and of their negatives (B, K) to losses (B,)."""

@@ -27,6 +27,8 @@ def by_hand(name: str, s: float, others: list[float]) -> float:
         return sum((1 - s + x) ** 2 for x in others) / len(others)
     if name == "hinge":
         return sum(max(0.0, 1 - s + x) for x in others) / len(others)
+    if name == "squared_hinge":
+        return sum(max(0.0, 1 - s + x) ** 2 for x in others) / len(others)
     return math.log(sum(math.exp(x) for x in [s, *others])) - s
 
 

@@ -124,7 +124,9 @@ def test_it_learns_what_the_embeddings_know() -> None:
     assert shuffled.best("hits@20").valid["hits@20"] < 0.8
 
 
-@pytest.mark.parametrize("change", [{"loss": "auc"}, {"loss": "hinge"}, {"loss": "softmax"}, {}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"loss": "auc"}, {"loss": "hinge"}, {"loss": "squared_hinge"}, {"loss": "softmax"}, {}], ids=str
+)
 def test_every_loss_with_several_negatives_learns_what_the_embeddings_know(change: dict) -> None:
     embeddings, split = two_groups()
     history = [
