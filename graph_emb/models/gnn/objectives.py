@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +35,9 @@ from graph_emb.models.links.training import (
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.transport.process_group import ProcessGroup
 
+Loss = float | Tensor
+"""A sum of losses; a tensor may still be computed by a GPU, and nobody waits for it before the epoch ends."""
+
 
 class Objective(ABC):
     """Epochs of steps that all ranks take together.
@@ -54,7 +57,7 @@ class Objective(ABC):
     def epoch(self, number: int) -> float:
         """One pass, the ``number``-th from 1; the mean loss over all ranks' nodes, edges or triples."""
         self._rows = None
-        sums: list[float] = []
+        sums: list[Loss] = []
         weight_sum = 0.0
         for network in self.networks:
             network.train()
@@ -62,10 +65,10 @@ class Objective(ABC):
             sums = [before + loss for before, loss in zip(sums or [0.0] * len(losses), losses, strict=True)]
             weight_sum += weight
             self._trainer.step(*self.networks)
-        return self._trainer.mean_loss(sums, weight_sum)
+        return self._trainer.mean_loss([float(value) for value in sums], weight_sum)
 
     @abstractmethod
-    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
+    def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
         """The gradients of a step of an epoch, one after the other, as far as this rank trains it.
 
         Yields:
@@ -94,17 +97,22 @@ class ItemTraining(Objective):
         trainer.steps_per_epoch = max(1, -(-num_items // (trainer.config.batch_size or max(1, num_items))))
         self._owned = torch.zeros(num_items, dtype=torch.bool).index_fill_(0, owned, True)
 
-    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
-        for places in self._trainer.batches(self._num):
-            items, shares = self._drawn(places), self._trainer.shares(self._owned[places], self.networks)
-            yield [self._backward(items[share], len(places)) for share in shares], len(places)
+    def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
+        drawn = ((places, self._drawn(places)) for places in self._trainer.batches(self._num))
+        step = next(drawn, None)
+        while step is not None:
+            places, items = step
+            shares = self._trainer.shares(self._owned[places], self.networks)
+            losses = [self._backward(items[share], len(places)) for share in shares]
+            step = next(drawn, None)  # while a GPU still computes
+            yield losses, len(places)
 
     def _drawn(self, places: Tensor) -> Tensor:
         """The items of a step of all ranks, with what belongs to them, (B, *), from their places (B,)."""
         return places
 
     @abstractmethod
-    def _backward(self, items: Tensor, count: int) -> float:
+    def _backward(self, items: Tensor, count: int) -> Loss:
         """Gradients of some items' part in the mean loss of a step of ``count`` ones; returns the sum."""
 
 
@@ -130,11 +138,11 @@ class NodeClassTraining(ItemTraining):
         super().__init__(trainer, len(self._nodes), owned, trainer.network.module)
         self._task = task
 
-    def _backward(self, items: Tensor, count: int) -> float:
+    def _backward(self, items: Tensor, count: int) -> Loss:
         rows = self._trainer.compute(self._nodes[items], repeated=self._trainer.config.batch_size is None)
         loss = self._task.loss(rows, self._truth[items])
         (loss / count).backward()
-        return loss.item()
+        return loss.detach().double()
 
     def evaluate(self, part: str) -> Values:
         """See ``Objective.evaluate``."""
@@ -192,7 +200,7 @@ class LinkTraining(ItemTraining):
         count = self._config.num_negatives
         return with_negatives(self._draw, places, self._edges[places], count, self._trainer.generator)
 
-    def _backward(self, items: Tensor, count: int) -> float:
+    def _backward(self, items: Tensor, count: int) -> Loss:
         trainer = self._trainer
         if trainer.samples:
             nodes, places = torch.unique(items, return_inverse=True)
@@ -203,7 +211,7 @@ class LinkTraining(ItemTraining):
         leaf = rows.detach().requires_grad_()
         row_grads = torch.zeros_like(leaf)
         chunks = link_chunks(places.to(trainer.device))
-        loss_sum = 0.0
+        loss_sum: Loss = 0.0
         for chunk in chunks[:-1]:
             with self._predictor.apart():
                 loss_sum += self._chunk(leaf, row_grads, chunk, count)
@@ -211,10 +219,10 @@ class LinkTraining(ItemTraining):
         rows.backward(row_grads)
         return loss_sum
 
-    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, count: float) -> float:
+    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, count: float) -> Loss:
         loss = link_loss(self._predictor, rows, chunk, row_grads, self._config)
         (loss / count).backward()
-        return loss.item()
+        return loss.detach().double()
 
     def evaluate(self, part: str) -> Values:
         """See ``Objective.evaluate``."""
@@ -289,7 +297,7 @@ class TripleTraining(Objective):
             torch.optim.Adam(decoder.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
 
-    def _steps(self, number: int) -> Iterator[tuple[list[float], float]]:
+    def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
         self._epoch = number
         for found in zip(*(batches.epoch(number - 1) for batches in self._batches), strict=True):
             losses = []
