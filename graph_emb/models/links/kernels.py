@@ -77,7 +77,8 @@ class _PairProducts(torch.autograd.Function):
         ctx.save_for_backward(rows, pairs)
         ctx.sums = sums
         if not _is_compiled(rows, dtype):
-            return (rows.index_select(0, pairs[:, 0]) * rows.index_select(0, pairs[:, 1])).to(dtype)
+            out = torch.empty(len(pairs), rows.shape[1], dtype=dtype, device=rows.device)
+            return torch.mul(rows.index_select(0, pairs[:, 0]), rows.index_select(0, pairs[:, 1]), out=out)
         out = torch.empty(len(pairs), rows.shape[1], dtype=dtype)
         multiply = _multiply if dtype == torch.float32 else _multiply_to_bfloat16
         with threads_for(len(pairs)):
@@ -94,9 +95,8 @@ class _PairProducts(torch.autograd.Function):
             with threads_for(len(pairs)) as threads:
                 _add_gradients(*arrays, max(1, min(threads, rows.shape[1] // BLOCK)))
         else:
-            grad = grad.to(rows.dtype)
             for own, other in ((0, 1), (1, 0)):
-                sums.index_add_(0, pairs[:, own], grad * rows.index_select(0, pairs[:, other]))
+                sums.index_add_(0, pairs[:, own], rows.index_select(0, pairs[:, other]).mul_(grad))
         return sums if ctx.sums is None else None, None, None, None
 
 
