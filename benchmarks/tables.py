@@ -6,8 +6,9 @@
 Every kind of table gets the same settings and the same few rates. A kind's rate is chosen on the first seed, by the
 validation part of the score where the data set has one; else by the score itself, and that seed is then not counted,
 unless it is the only one. The other seeds train with that rate. Lines that ``--json`` has already are not run again,
-so a command that was cut off goes on, and the summary is of all of them. Of networks that are validated while they
-train it also has the seconds of training until a kind's validation reached the best of the first kind's.
+so a command that was cut off goes on, and the summary is of all of them. ``--own-rows`` gives each composed kind a row
+of its own for as many nodes of highest degree, one kind after the other for each number. Of networks that are validated
+while they train it also has the seconds of training until a kind's validation reached the best of the first kind's.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Runs:
             self.lines = [json.loads(line) for line in args.json.read_text().splitlines()]
         self.common = {"model": args.model, "dataset": args.dataset, "settings": sorted(args.set)}
 
-    def line(self, kind: str, rate: float | None, seed: int) -> Line:
-        """Of a run, trained unless the file has it."""
-        wanted = {**self.common, "kind": kind, "rate": rate, "seed": seed}
+    def line(self, kind: str, own: int, rate: float | None, seed: int) -> Line:
+        """Of a run, trained unless the file has it; lines of earlier versions, without ``own_rows``, have none."""
+        wanted = {**self.common, "kind": kind, "own_rows": own or None, "rate": rate, "seed": seed}
         wanted["levels"] = self.args.levels if kind.startswith("position") else None
         wanted["buckets"] = self.args.buckets if kind.endswith("hash") else None
         for line in self.lines:
@@ -54,6 +55,8 @@ class Runs:
             fields["model.levels"] = self.args.levels
         if kind.endswith("hash") and self.args.buckets:
             fields["model.num_buckets"] = self.args.buckets
+        if own:
+            fields["model.own_rows"] = str(own)
         if rate is not None:
             fields["train.lr"] = str(rate)
         section: dict[str, Any] = {"model": {"name": self.args.model}, "seed": seed}
@@ -94,22 +97,23 @@ class Runs:
         ]
         return found[0] * line["epoch_seconds"] if found else float("nan")
 
-    def row(self, kind: str) -> dict[str, Any]:
+    def row(self, kind: str, own: int) -> dict[str, Any]:
         """A kind's mean with the spread over seeds, at the rate of the first seed's best."""
         first, *others = self.args.seeds
-        tried = [self.line(kind, rate, first) for rate in self.args.rates]
+        tried = [self.line(kind, own, rate, first) for rate in self.args.rates]
         best = max(tried, key=lambda line: line["test"] if line["valid"] is None else line["valid"])
-        own = [self.line(kind, best["rate"], seed) for seed in others]
-        if not own or len(tried) == 1 or best["valid"] is not None:
-            own.insert(0, best)
-        scores = [line["test"] for line in own]
-        valid = [line["valid"] for line in own if line["valid"] is not None]
+        lines = [self.line(kind, own, best["rate"], seed) for seed in others]
+        if not lines or len(tried) == 1 or best["valid"] is not None:
+            lines.insert(0, best)
+        scores = [line["test"] for line in lines]
+        valid = [line["valid"] for line in lines if line["valid"] is not None]
         self.best.setdefault("valid", float(np.mean(valid)) if valid else float("nan"))  # of the first kind
         return {
-            "kind": kind, "rate": best["rate"], "learnt numbers": best["parameters"], best["score"]: np.mean(scores),
-            "std": np.std(scores, ddof=1) if len(scores) > 1 else float("nan"), "seeds": len(scores),
-            "processor s": np.mean([line.get("processor_seconds", float("nan")) for line in own]),
-            f"s to {self.args.kinds[0]}'s best": np.mean([self.until(line, self.best["valid"]) for line in own]),
+            "kind": kind, "own rows": own, "rate": best["rate"], "learnt numbers": best["parameters"],
+            best["score"]: np.mean(scores), "std": np.std(scores, ddof=1) if len(scores) > 1 else float("nan"),
+            "seeds": len(scores),
+            "processor s": np.mean([line.get("processor_seconds", float("nan")) for line in lines]),
+            f"s to {self.args.kinds[0]}'s best": np.mean([self.until(line, self.best["valid"]) for line in lines]),
         }  # fmt: skip
 
 
@@ -122,6 +126,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["full", "position", "position-hash", "hash"])
     parser.add_argument("--levels", help="of position kinds, such as [8,64,512]")
     parser.add_argument("--buckets", help="of hash kinds")
+    parser.add_argument("--own-rows", nargs="+", type=int, default=[0], help="of composed kinds, such as 0 100 500")
     parser.add_argument("--rates", nargs="+", type=float, default=[None], help="default: the model's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings of every kind")
@@ -129,7 +134,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="lines are added to this file")
     args = parser.parse_args()
     runs = Runs(args)
-    rows = [runs.row(kind) for kind in args.kinds]
+    kinds = [(kind, own) for kind in args.kinds for own in (args.own_rows if kind != "full" else [0])]
+    rows = [runs.row(*kind) for kind in kinds]
     print(tabulate(rows, headers="keys", floatfmt=".4f", intfmt=","))
 
 

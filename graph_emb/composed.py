@@ -62,7 +62,8 @@ class ComposedEmbedding(Card):
         level_sizes: Rows of each level; None: the largest part of each and one more.
         scope: ``"all"``: a node hashes into all buckets; ``"part"``: into those of its part of the coarsest level.
         own_rows: Nodes that have a row of their own beside, (k,) ids: those of highest degree, which train enough for
-            one. It begins at 0. Of any kind but ``"full"``; None: none has.
+            one. It begins at 0, lies with the node's part, and is saved under its original id. Of any kind but
+            ``"full"``; None: none has.
         seed: Of the hashes, and of first values where ``init_func`` is None.
         dtype, device, original_ids: As of ``DistEmbedding``. Hashes are of original ids, whatever the partition.
     Attributes:
@@ -171,10 +172,10 @@ class ComposedEmbedding(Card):
             own = {"part_policy": part_policy, "original_ids": original_ids}
             self._weights = DistEmbedding(self._num_rows, num_hashes, f"{name}.weights", Zeros(), **own, **one_row)
             self.tables += [self._buckets, self._weights]
-        self._own = None if own_rows is None else OwnRows(name, kind, own_rows, self._num_rows, found)
+        self._own = None if own_rows is None else OwnRows(name, kind, own_rows, self._book, found)
         if self._own is not None:
-            stem = f"{name}.{self._own.digest}.own"
-            self._own_table = DistEmbedding(len(self._own), embedding_dim, stem, Zeros(), **one_row)
+            own = {"part_policy": self._own.book, "original_ids": self._own.original_ids}
+            self._own_table = DistEmbedding(len(self._own), embedding_dim, f"{name}.own", Zeros(), **own, **one_row)
             self.tables.append(self._own_table)
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
@@ -209,6 +210,11 @@ class ComposedEmbedding(Card):
             return []
         positions = [*self._positions[-1:], *self._positions[:-1]] if self._placed else self._positions
         return [*([] if self._buckets is None else [self._buckets]), *positions]
+
+    @property
+    def own_rows(self) -> Tensor:
+        """Ids of the nodes that have a row of their own, (k,), int64, ascending; none of ``full``."""
+        return torch.empty(0, dtype=torch.int64) if self._own is None else torch.from_numpy(self._own.nodes).sort()[0]
 
     @property
     def own_table(self) -> DistEmbedding | None:

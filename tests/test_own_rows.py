@@ -13,6 +13,7 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.optimizer import OPTIMIZERS
+from graph_emb.table.own_rows import of_highest_degree
 from tests.ranks import Ranks
 from tests.test_composed import LEVELS, D, N, dense_rows, made
 
@@ -22,7 +23,7 @@ HUBS = [17, 2, 5]
 
 
 def with_own(emb: ge.ComposedEmbedding, tables: list[Tensor], ids: Tensor) -> Tensor:
-    """``dense_rows`` and the rows of HUBS, whose table is the last one."""
+    """``dense_rows`` and the rows of HUBS, whose table is the last one, in the order of ids."""
     place = torch.full((N,), -1)
     place[sorted(HUBS)] = torch.arange(len(HUBS))
     own = (place[ids] >= 0)[:, None] * tables[-1][place[ids]]
@@ -60,6 +61,8 @@ def test_training_is_that_of_a_dense_reference(kind: str, rule: str) -> None:
 
 ORDER = np.random.default_rng(0).permutation(N)
 """Original ids of the rows of another partition."""
+OWNERS = [0, 1, 1]
+"""Of its rows of HUBS."""
 
 
 def trained(folder: Path, rank: int, size: int) -> Tensor:
@@ -79,6 +82,10 @@ def trained(folder: Path, rank: int, size: int) -> Tensor:
         rows = emb(torch.from_numpy(row_of[nodes]))
         ((rows - step) ** 2).sum().backward()
         opt.step()
+    if size > 1:  # with the rest of its node's part
+        transport: Any = emb.transport
+        of_rows, of_nodes = (transport.layout(book, "own rows") for book in (emb.tables[-1].spec.book, emb.book))
+        assert of_rows.owner(torch.arange(3)).tolist() == of_nodes.owner(emb.own_rows).tolist() == OWNERS
     ge.save_checkpoint(folder / f"of-{size}", tables=[emb], optimizers=[opt])
     return emb.weight[torch.from_numpy(row_of)]
 
@@ -100,8 +107,38 @@ def test_ranks_train_them_by_original_id_and_checkpoints_move(ranks: Ranks, tmp_
     emb = made(own_rows=HUBS[::-1])
     ge.load_checkpoint(tmp_path / "of-2", tables=[emb], weights_only=True)
     torch.testing.assert_close(emb.weight[:], alone)
-    with pytest.raises(ConfigError, match=r"node\.[0-9a-f]{8}\.own"):
+    ge.shutdown()
+    with pytest.raises(PartitionError, match=r"'node\.own'.* 5"):
         ge.load_checkpoint(tmp_path / "of-2", tables=[made(own_rows=[1, 2, 3])], weights_only=True)
+
+
+def test_a_table_of_a_grown_graph_keeps_the_nodes_that_have_own_rows(tmp_path: Path) -> None:
+    """New nodes have none, whatever their degrees; those of the old ones are found by their ids."""
+    emb = made("position", own_rows=HUBS)
+    emb.tables[-1].weight[:] = torch.arange(3.0, dtype=torch.float64)[:, None] + 1
+    place = ge.save_checkpoint(tmp_path / "1", tables=[emb])
+    kept, rows = emb.own_rows, emb.weight[:]
+    assert kept.tolist() == sorted(HUBS)
+    del emb
+    ge.shutdown()
+    levels = np.concatenate([LEVELS, LEVELS[:4]])
+    grown = ge.ComposedEmbedding(levels, D, "position", name="node", seed=3, dtype=torch.float64, own_rows=kept)
+    ge.load_checkpoint(place, tables=[grown], weights_only=True, allow_new_rows=True)
+    torch.testing.assert_close(grown.weight[:N], rows)
+    torch.testing.assert_close(grown.weight[N:], grown.rows_of_new(range(N, N + 4), levels[N:]))
+
+
+def test_nodes_of_highest_degree_are_chosen_by_degree_type_and_id() -> None:
+    degrees = [np.array([1, 5, 3, 3]), np.array([3, 9, 0])]
+    for count, expected in (
+        (1, [[], [1]]),
+        (3, [[1, 2], [1]]),
+        (5, [[1, 2, 3], [0, 1]]),
+        (7, [[0, 1, 2, 3], [0, 1, 2]]),
+    ):
+        assert [own.tolist() for own in of_highest_degree(degrees, count)] == expected
+    with pytest.raises(ConfigError, match="own_rows = 8: there are 7 entities; give at most as many"):
+        of_highest_degree(degrees, 8, "entities")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ COMPOSED: tuple[str, ...] = ComposedName.__args__  # type: ignore[attr-defined]
 LEVELS = (8, 64, 512)
 """Parts by level where nothing says others."""
 
-OF_SHARED_ROWS = ("table", "levels", "num_hashes", "num_buckets")
+OF_SHARED_ROWS = ("table", "levels", "num_hashes", "num_buckets", "own_rows")
 """Fields that say of what rows are composed."""
 
 
@@ -35,6 +35,12 @@ class SharedRows(ModelSettings):
     )
     num_hashes: Count = Field(default=2, ge=1, le=64, description="of hash kinds: buckets of a node")
     num_buckets: Count = Field(default=4096, ge=1, le=1 << 31, description="of hash kinds: rows that nodes share")
+    own_rows: Count = Field(
+        default=0,
+        ge=0,
+        le=1 << 31,
+        description="of shared rows: nodes of highest training degree that have a row of their own beside them",
+    )
 
     @property
     def table_kind(self) -> str:
@@ -52,16 +58,21 @@ class SharedRows(ModelSettings):
         """Whether rows are composed of rows of a partition's parts."""
         return self.table_kind.startswith("position")
 
-    def share_kept(self, num_rows: int, dim: int) -> float:
-        """Learnt numbers of a table for each number of its rows (num_rows, dim); 1 where each has a row of its own."""
-        if not self.composed:
+    def share_kept(self, dim: int, *num_rows: int) -> float:
+        """Learnt numbers for each number of the rows of tables of a width; 1 where each node has a row of its own.
+
+        Args:
+            num_rows: Rows of each table; rows of their own are of all tables together.
+        """
+        if not self.composed or not sum(num_rows):
             return 1.0
         shared = sum(self.levels or LEVELS) if self.takes_levels else 0
         hashed = self.table_kind.endswith("hash")
         shared += self.num_buckets if hashed else 0
+        kept = shared * len(num_rows) + self.own_rows
         if self.table_kind == "quotient-remainder":
-            shared += self.num_buckets + -(-num_rows // self.num_buckets)
-        return (shared * dim + self.num_hashes * hashed * num_rows) / (num_rows * dim)
+            kept += sum(self.num_buckets + -(-count // self.num_buckets) for count in num_rows)
+        return (kept * dim + self.num_hashes * hashed * sum(num_rows)) / (sum(num_rows) * dim)
 
     @model_validator(mode="after")
     def _shared_rows_fit(self) -> SharedRows:
@@ -70,6 +81,7 @@ class SharedRows(ModelSettings):
             "levels": self.takes_levels,
             "num_hashes": hashed,
             "num_buckets": hashed or self.table_kind == "quotient-remainder",
+            "own_rows": self.composed,
         }
         for name, has_effect in used.items():
             value = getattr(self, name)

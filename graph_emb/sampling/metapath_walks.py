@@ -155,9 +155,9 @@ class MetapathSampler(PartitionedWalkSampler):
         """Walks of one epoch, all ranks together."""
         return self.num_walks * len(self.metapath.starts)
 
-    def degrees(self) -> np.ndarray:
-        """Summed weights of the arcs that the path takes at each node, in and out, shape (N,)."""
-        return np.bincount(self.metapath.nodes, super().degrees(), minlength=self.num_nodes)
+    def degrees(self, *, weighted: bool = True) -> np.ndarray:
+        """Summed weights of the arcs that the path takes at each node, in and out, or their number, shape (N,)."""
+        return np.bincount(self.metapath.nodes, super().degrees(weighted=weighted), minlength=self.num_nodes)
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         """``degrees`` of the nodes that this rank owns, and the first of them."""

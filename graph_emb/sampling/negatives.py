@@ -372,16 +372,18 @@ class TypedNegativeSampler(NegativeSampler):
         return out.reshape(len(index), per_walk)
 
 
-def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+def gathered_degrees(part: PartGraph, group: ProcessGroup | None, *, weighted: bool = True) -> np.ndarray:
     """Sum of the weights of the arcs at each node, shape (N,), float64; every rank must call it, and gets all.
+
+    Not ``weighted``: how many arcs there are, exactly.
 
     Of a directed graph both ends of an arc count, so that a node that is only pointed at can be drawn as well.
     On an undirected graph this is, up to a factor, how often long DeepWalk walks visit a node.
     """
     degrees = np.zeros(part.num_nodes)
-    degrees[part.low : part.low + part.num_own_nodes] = out_degrees(part)
+    degrees[part.low : part.low + part.num_own_nodes] = out_degrees(part) if weighted else part.degrees()
     if part.directed:
-        weights = None if part.weights is None else part.weights.astype(np.float64)
+        weights = None if part.weights is None or not weighted else part.weights.astype(np.float64)
         degrees += np.bincount(part.indices, weights, minlength=part.num_nodes)
     return degrees if group is None else group.sum(torch.from_numpy(degrees), "sum of degrees").numpy()
 

@@ -119,9 +119,9 @@ class PartitionedWalkSampler:
         own = np.array([len(self.graph.indices)], np.float64)
         return int(own[0] if self.group is None else self.group.sum(torch.from_numpy(own), "number of arcs")[0])
 
-    def degrees(self) -> np.ndarray:
-        """Summed weights of the arcs at each node, shape (N,), float64; every rank must call it."""
-        return gathered_degrees(self.graph, self.group)
+    def degrees(self, *, weighted: bool = True) -> np.ndarray:
+        """Summed weights of the arcs at each node, or their number, shape (N,), float64; every rank must call it."""
+        return gathered_degrees(self.graph, self.group, weighted=weighted)
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         """``degrees`` of the nodes that this rank owns, and the first of them; every rank must call it."""

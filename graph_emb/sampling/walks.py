@@ -159,8 +159,8 @@ class EdgeSampler(PartitionedWalkSampler):
         whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
         return cls(whole, draws_per_edge=draws_per_edge, seed=seed, ends=ends)
 
-    def degrees(self) -> np.ndarray:
-        return gathered_degrees(self._whole, self.group)
+    def degrees(self, *, weighted: bool = True) -> np.ndarray:
+        return gathered_degrees(self._whole, self.group, weighted=weighted)
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         low, high = self._whole.layout.owned(self.rank)

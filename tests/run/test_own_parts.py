@@ -178,6 +178,7 @@ def without_times(scores: Any) -> Any:
         ("rgcn", "typed", {"fanouts": (3, 3), "batch_size": 8}),
         ("rgcn", "features", {"fanouts": (3, 3), "batch_size": 8}),
         ("rgcn", "features", {"features": False}),
+        ("rgcn", "typed", {"inputs": "hash", "num_buckets": 9, "own_rows": 7, "dim": 8}),
         ("rgcn", "several classes", {}),
         ("rgcn", "one class in a matrix", {}),
         ("rgcn", "reverses", {"inputs": "basis", "num_bases": 2}),

@@ -96,6 +96,7 @@ def both_ways(folder: str, held: str | None, recipe: dict[str, Any]) -> Any:
         (False, True, {"subsampling": True, "negative_power": 0.75, "in_batch": True}),
         (False, False, {"negative_scope": "local", "filter_negatives": False}),
         (True, False, {"subsampling": True, "triple_scope": "local"}),
+        (False, True, {"table": "hash", "num_buckets": 9, "own_rows": 5}),
     ],
 )
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.dgl_format import MappedRows
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import as_book
-from graph_emb.graph.typed import EdgeType
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.table.initializers import Normal, XavierUniform, Zeros
+from graph_emb.table.own_rows import of_highest_degree
 from graph_emb.transport.lockstep import layout
 
 CHUNK_ROWS = 1 << 16
@@ -40,6 +41,8 @@ class InputRows:
             of this rank's nodes, (R, any width), ``MappedRows`` too; they then lie in tables that do not learn.
         policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
         levels: By node type the parts of its nodes, (N, L), in the order of the graph; for composed tables of position.
+        own_rows: By node type its nodes that have a row of their own, for ``config.own_rows``; see
+            ``nodes_of_own_rows``. None: none.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
@@ -62,6 +65,7 @@ class InputRows:
         features: Mapping[str, Any] | None = None,
         policies: Mapping[str, Any] | None = None,
         levels: Mapping[str, Any] | None = None,
+        own_rows: Mapping[str, np.ndarray] | None = None,
         prefix: str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
@@ -77,7 +81,7 @@ class InputRows:
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._config, self._seeds = config, dict(zip(num_nodes, seeds, strict=True))
-        self._levels = dict(levels or {})
+        self._levels, self._own_rows = dict(levels or {}), dict(own_rows or {})
         self._policies, self._prefix = dict(policies or {}), prefix
         self._rows: dict[str, Tensor | None] = {}
         self.widths = {
@@ -119,6 +123,7 @@ class InputRows:
             init_func=first,
             part_policy=self._policies.get(ntype),
             levels=self._levels.get(ntype),
+            own_rows=self._own_rows.get(ntype),
             seed=self._seeds[ntype],
             of=f"node type {ntype!r}",
             device=self._device,
@@ -204,6 +209,44 @@ class InputRows:
                 if norm > clip_norm:
                     table.scale_gradients(clip_norm / norm)
         self.optimizer.step()
+
+
+def nodes_of_own_rows(
+    graph: HeteroGraph | OwnEdges, config: GNNConfig, features: Collection[str], policies: Mapping[str, Any]
+) -> dict[str, np.ndarray] | None:
+    """The ``config.own_rows`` nodes of highest degree, by type without features; None: none. Every rank calls it.
+
+    Args:
+        graph: Whose edges count, in and out, of all types; whole, or this rank's part.
+        features: Node types that learn no rows.
+        policies: Of the other types where ``graph`` is a part, whose order of nodes is theirs.
+    Raises:
+        ConfigError: there are fewer nodes.
+    """
+    if not config.own_rows:
+        return None
+    own = graph if isinstance(graph, OwnEdges) else None
+    degrees = {ntype: np.zeros(num, np.int64) for ntype, num in graph.num_nodes.items()}
+    for etype in graph.etypes:
+        if isinstance(graph, OwnEdges):
+            (low, _), edges = graph.ranges[etype[2]], graph.edges[etype]
+            arriving = edges.indptr.diff().numpy()
+            degrees[etype[2]][low : low + len(arriving)] += arriving
+            sources = edges.sources.numpy()
+        else:
+            sources, destinations = graph.edges[etype]
+            degrees[etype[2]] += np.bincount(destinations, minlength=graph.num_nodes[etype[2]])
+        degrees[etype[0]] += np.bincount(sources, minlength=graph.num_nodes[etype[0]])
+    learnt = [ntype for ntype in degrees if ntype not in features]
+    found = []
+    for ntype in learnt:
+        of_type = degrees[ntype]
+        if own is not None:
+            of_type = own.group.sum(torch.from_numpy(of_type), "degrees").numpy()
+            original = as_original_ids(None, policies.get(ntype), len(of_type), ntype)
+            of_type = of_type if original is None else of_type[original.find(np.arange(len(of_type)))]
+        found.append(of_type)
+    return dict(zip(learnt, of_highest_degree(found, config.own_rows), strict=True))
 
 
 def _matrix(ntype: str, features: Any, num_nodes: int) -> Any:

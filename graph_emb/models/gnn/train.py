@@ -22,7 +22,7 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, TrainingResult, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.inputs import InputRows
+from graph_emb.models.gnn.inputs import InputRows, nodes_of_own_rows
 from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.objectives import (
     LinkTraining,
@@ -263,6 +263,7 @@ def fit(
             features=features,
             policies=policies,
             levels=levels,
+            own_rows=nodes_of_own_rows(graph, config, features or {}, policies or {}),
             prefix=table_prefix,
             seed=seed,
             device=device,

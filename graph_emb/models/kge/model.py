@@ -76,6 +76,7 @@ class KGEModel:
         placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
         device: Where rows lie and are scored.
         levels: The part of each entity at each level, (E, L), for ``config.table`` of position.
+        own_rows: Ids of the entities that have a row of their own, for ``config.own_rows``.
         first: Initializers of entities and relations; None: the scorer's own.
 
     Example:
@@ -98,6 +99,7 @@ class KGEModel:
         placement: Any = HOST,
         device: torch.device | str = "cpu",
         levels: Any = None,
+        own_rows: Any = None,
         first: tuple[Any, Any] | None = None,
     ) -> None:
         self.config, self.device = config, torch.device(device)
@@ -117,6 +119,7 @@ class KGEModel:
             init_func=entity_first,
             part_policy=part_policy,
             levels=levels,
+            own_rows=own_rows,
             seed=seed,
             of="entities",
             placement=placement,

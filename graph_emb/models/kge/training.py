@@ -39,6 +39,7 @@ from graph_emb.sampling.buckets import BucketSchedule
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.walk_kernels import thread_count
+from graph_emb.table.own_rows import of_highest_degree
 from graph_emb.table.placement import HOST, Buckets
 from graph_emb.table.tier.shard import TieredShard
 
@@ -156,6 +157,9 @@ def train_kge(
     names = ("", "") if checkpoints is None else ("entity", "relation")
     given: Any = {"seed": seed, "part_policy": part_policy, "names": names, "placement": placement}
     given |= {"device": device, "levels": levels, "first": first}
+    if config.own_rows:
+        degrees = graph.occurrences() if own is None else own.occurrences()
+        (given["own_rows"],) = of_highest_degree([degrees], config.own_rows, "entities")
     if config.multilevel is not False and first is None and not (checkpoints is not None and checkpoints.goes_on):
         raise ConfigError(
             f"multilevel = {config.multilevel!r} is made by a run (ge.pipeline); give first= here, or leave it out"

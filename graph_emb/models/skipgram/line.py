@@ -17,7 +17,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.gathered_rows import joined_rows
 from graph_emb.models.skipgram.config import LineConfig
-from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
+from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, nodes_of_own_rows, train_skipgram
 from graph_emb.sampling.walks import EdgeSampler
 from graph_emb.table.placement import HOST
 
@@ -120,6 +120,7 @@ def train_line(
             name=None if name is None else f"{name}.{order}",
             placement=placement,
             levels=levels,
+            own_rows=nodes_of_own_rows(sampler, recipe, part_policy),
             **({} if first is None else dict(zip(("init_func", "context_func"), first[order], strict=True))),
         )
         for order, recipe in recipes.items()

@@ -51,6 +51,8 @@ class SkipGram:
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
         context_func: First values of the context rows, where there are two tables; None: zeros.
         levels: The part of each node at each level, (N, L) by original id, for ``config.table`` of position.
+        own_rows: Original ids of the nodes that have a row of their own, for ``config.own_rows``; see
+            ``nodes_of_own_rows``.
         placement: Of each table, as in ``DistEmbedding``.
 
     Example:
@@ -71,12 +73,14 @@ class SkipGram:
         init_func: Any = None,
         context_func: Any = None,
         levels: Any = None,
+        own_rows: Any = None,
         placement: Any = HOST,
     ) -> None:
         self.config = config or SkipGramConfig()
         first = usual_rows(self.config, seed) if init_func is None else init_func
         shape = num_nodes, self.config.dim, self.config
-        shared: Any = {"part_policy": part_policy, "levels": levels, "seed": seed, "placement": placement}
+        shared: Any = {"part_policy": part_policy, "levels": levels, "own_rows": own_rows, "seed": seed}
+        shared["placement"] = placement
         self.embedding: Table = node_table(*shape, name=name, init_func=first, **shared)
         self.context = self.embedding
         if self.config.tables == 2:

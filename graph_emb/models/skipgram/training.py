@@ -20,7 +20,9 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import bar
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
+from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.shared_rows import SharedRows
 from graph_emb.models.skipgram.bucket_steps import BucketSteps, episode_walks
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.history import SkipGramProgress, TrainingLog
@@ -45,6 +47,7 @@ from graph_emb.sampling.negatives import NegativeSampler, PartNegatives, TypedNe
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler as Sampler
 from graph_emb.sampling.walk_kernels import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.table.own_rows import of_highest_degree
 
 __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]
 
@@ -198,6 +201,23 @@ def train_skipgram(
     return SkipGramResult(model, log.history, interrupted, decay.first)
 
 
+def nodes_of_own_rows(sampler: Sampler, config: SharedRows, part_policy: Any = None) -> np.ndarray | None:
+    """Original ids of the ``config.own_rows`` nodes with most arcs; None: none. Every rank calls it.
+
+    Args:
+        part_policy: Of the tables.
+    Raises:
+        ConfigError: there are fewer nodes.
+    """
+    if not config.own_rows:
+        return None
+    degrees = sampler.degrees(weighted=False)
+    original = as_original_ids(None, part_policy, len(degrees), "nodes")
+    if original is not None:
+        degrees = degrees[original.find(np.arange(len(degrees)))]
+    return of_highest_degree([degrees], config.own_rows)[0]
+
+
 def choose_steps(
     sampler: Sampler,
     model: SkipGram,
@@ -290,7 +310,8 @@ def _fitting_model(
         if optimizer is not None:
             raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
         book = None if isinstance(sampler, WalkSampler) else RangeBook(sampler.layout.bounds.tolist())
-        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book, levels=levels)
+        own_rows = nodes_of_own_rows(sampler, config or SkipGramConfig(), book)
+        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book, levels=levels, own_rows=own_rows)
         config = levels = None
     if levels is not None:
         raise ConfigError("levels are given and a model, which has its own; pass one of them")

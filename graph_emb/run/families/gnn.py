@@ -99,7 +99,7 @@ class GNNFamily(Family):
         counts = [num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features]
         rows = sum(counts)
         averages, width = int(self.model.ema_decay > 0), self._num_learned(data) / max(1, rows)
-        kept = sum(num * self.model.share_kept(num, self.model.dim) for num in counts) / max(1, rows)
+        kept = self.model.share_kept(self.model.dim, *counts)
         check_memory(rows, 1, self.model, averages=averages, width=width, kept=kept)
         return data
 

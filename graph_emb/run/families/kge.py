@@ -82,7 +82,7 @@ class KGEFamily(Family):
             multilevel.check(self.config, self._parts, graph.num_entities)
         self._take(with_levels(self.config, self._parts))
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
-        placement, kept = self._placement(), self.model.share_kept(graph.num_entities, self.model.dim)
+        placement, kept = self._placement(), self.model.share_kept(self.model.dim, graph.num_entities)
         if placement != HOST and self.model.composed:
             raise ConfigError(
                 f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "

@@ -53,7 +53,7 @@ class MetapathFamily(Family):
             refuse_set(section, ("ratios", "shuffles"), what)
         self._take(with_levels(self.config, None))
         count, model = dataset.graph.total_nodes, self.model
-        check_memory(count, model.tables, model, kept=model.share_kept(count, model.dim))
+        check_memory(count, model.tables, model, kept=model.share_kept(model.dim, count))
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class PlainFamily(Family):
         self._check(dataset)
         self._take(with_levels(self.config, self._parts))
         count, model = dataset.graph.num_nodes, self.model
-        kept = model.share_kept(count, self.model.dim) if isinstance(model, SharedRows) else 1.0
+        kept = model.share_kept(self.model.dim, count) if isinstance(model, SharedRows) else 1.0
         if config.train.memory is None:
             check_memory(count, self._num_tables(), model, kept=kept)
         else:

@@ -19,7 +19,13 @@ from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.bucket_steps import EPISODE_SHARE, episode_walks, tables_share
 from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
-from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
+from graph_emb.models.skipgram.training import (
+    Sampler,
+    SkipGram,
+    SkipGramResult,
+    nodes_of_own_rows,
+    train_skipgram,
+)
 from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
 from graph_emb.table.initializers import FromParts
@@ -55,6 +61,7 @@ def fit_skipgram(
         init_func=init_func,
         context_func=context_func,
         levels=levels,
+        own_rows=nodes_of_own_rows(sampler, model, policy),
         placement=config.train.placement(model.buckets, model.tables, tables_share(model)),
     )
     if computed is not None:

@@ -180,6 +180,7 @@ BLOCKS: dict[str, Any] = {
     "sampled": EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=3, dropout=0.3, clip_norm=0.05),
     "basis": EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=2, inputs="basis", num_bases=3, edge_dropout=0.3),
     "links": LINKS.replace(epochs=2, eval_every=1, clip_norm=0.05),
+    "own rows": EXACT.replace(epochs=2, inputs="hash", num_buckets=12, own_rows=9),
     "triples": STEPS["triples"][0].replace(dropout=0.2, clip_norm=0.05, ema_decay=0.5),
 }
 """Steps in blocks; dropout too begins anew with each."""

@@ -75,6 +75,7 @@ CHANGES: list[dict[str, Any]] = [
     {"rule": "sgd"}, {"lr": 0.01}, {"lr_decay": "none"}, {"lr_decay": "cosine"}, {"warmup": 0.3}, {"epochs": 5},
     {"dropout": 0.3}, {"reciprocal": True}, {"dim": 6}, {"model": "distmult"},
     {"table": "hash", "num_buckets": 4}, {"table": "hash", "num_buckets": 4, "num_hashes": 1},
+    {"table": "hash", "num_buckets": 4, "own_rows": 2},
 ]  # fmt: skip
 
 
