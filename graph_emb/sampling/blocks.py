@@ -78,13 +78,6 @@ class BlockEdges:
         """The destination row of each edge, in the order of ``by_source``, shape (E,), int64."""
         return self.destinations[self.by_source[1]]
 
-    @cached_property
-    def matrix(self) -> Tensor:
-        """The number of edges from each source to each destination, shape (T, S), float32."""
-        pairs = self.destinations * self.num_sources + self.sources
-        counts = torch.bincount(pairs, minlength=self.num_destinations * self.num_sources)
-        return counts.view(self.num_destinations, self.num_sources).float()
-
     def without(self, share: float) -> BlockEdges:
         """These edges without a share of them, drawn by torch's generator; rows stay as they are."""
         stays = torch.rand(self.num_edges, device=self.indptr.device) >= share

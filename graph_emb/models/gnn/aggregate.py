@@ -22,9 +22,6 @@ from graph_emb.sampling.blocks import BlockEdges
 SMALL = 1 << 16
 """Elements below which one core is faster than waking several."""
 
-DENSE = 16
-"""Pairs of rows for each edge up to which a GPU multiplies by a whole matrix, faster than by a sparse one."""
-
 
 @njit(cache=True, inline="always")
 def _sum_row(t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
@@ -106,8 +103,6 @@ def sum_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
         ShapeError: rows does not have S rows.
     """
     _check(rows, edges.num_sources, "source rows")
-    if rows.device.type != "cpu" and edges.num_edges * DENSE >= edges.num_destinations * edges.num_sources:
-        return edges.matrix.to(rows.dtype) @ rows
     out: Tensor = _LinearMap.apply(
         rows,
         lambda rows: _summed(edges.indptr, edges.sources, rows),
