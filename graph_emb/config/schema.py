@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import Count, Number, Settings, memory_bytes, parse_interval, short
+from graph_emb.core.settings import AutoIsNull, Count, Number, Settings, memory_bytes, parse_interval, short
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
@@ -200,7 +200,7 @@ class ParallelSection(Settings):
     partition: str | None = Field(
         default=None, min_length=1, description="folder of a partition of the data set, whose parts the tables follow"
     )
-    hogwild: bool | None = Field(
+    hogwild: Annotated[bool | None, AutoIsNull] = Field(
         default=None,
         description="walks by sgd, triples, and kvstore: trainers of one machine change the same rows in place, "
         "without locks; auto or null: of walks and triples where one machine holds all trainers and nothing needs an "
@@ -211,11 +211,6 @@ class ParallelSection(Settings):
     )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
-
-    @field_validator("hogwild", mode="before")
-    @classmethod
-    def _auto_is_none(cls, value: Any) -> Any:
-        return None if value == "auto" else value
 
     @model_validator(mode="after")
     def _counts_fit_the_mode(self) -> ParallelSection:
@@ -393,8 +388,8 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _one_process_trains_walks_by_buckets(self) -> RunConfig:
-        if isinstance(self.model, SkipGramTraining) and self.model.buckets and self.parallel.mode != "local":
-            said = f"train.buckets = {self.model.buckets}"
+        if isinstance(self.model, SkipGramTraining) and self.model.buckets != 0 and self.parallel.mode != "local":
+            said = f"train.buckets = {'auto' if self.model.buckets is None else self.model.buckets}"
             raise ValueError(f"{said}: one process trains walks by buckets; leave parallel.mode or train.buckets out")
         return self
 

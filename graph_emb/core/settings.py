@@ -24,6 +24,8 @@ def _not_a_truth_value(value: Any) -> Any:
 
 Count = Annotated[int, BeforeValidator(_not_a_truth_value)]
 Number = Annotated[float, BeforeValidator(_not_a_truth_value)]
+AutoIsNull = BeforeValidator(lambda value: None if value == "auto" else value)
+"""Of a field whose null means that its value is chosen: ``auto`` says the same."""
 
 
 class Settings(BaseModel):

@@ -44,6 +44,7 @@ EPISODES = 20
 
 def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, total_walks: int) -> int:
     """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
+    assert config.buckets
     in_memory = 2 * config.tables * num_nodes * config.dim * 4 // config.buckets
     fitting = int(EPISODE_SHARE * in_memory) // (8 * walk_length + 4 * config.buckets)  # nodes and order, starts
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
@@ -81,6 +82,7 @@ class BucketSteps:
         seed: int = 0,
     ) -> None:
         config = model.config
+        assert config.buckets
         self.size, self.optimizer = size, None
         self._decay, self._pool, self._threads = decay, pool, threads
         self._tables = _fitting_tables(model)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.core.settings import AutoIsNull, Count, Number, Settings
 from graph_emb.models.schedule import WarmUp
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, MultilevelStart, WeightDecay
@@ -26,6 +26,8 @@ STEP_WALKS = 128
 """Walks of an optimizer step where no batch size is given."""
 MOST_WALKS = 100_000
 """From each first node, per epoch."""
+MOST_BUCKETS = 1_024
+"""Parts of the nodes."""
 
 
 class SkipGramTraining(TableKind, WarmUp):
@@ -75,8 +77,12 @@ class SkipGramTraining(TableKind, WarmUp):
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
     )
 
-    buckets: Annotated[Count, At("train.buckets")] = Field(
-        default=0, ge=0, le=1_024, description="parts of the nodes; pairs between two parts train together; 0: off"
+    buckets: Annotated[Count | None, At("train.buckets"), AutoIsNull] = Field(
+        default=0,
+        ge=0,
+        le=MOST_BUCKETS,
+        description="parts of the nodes; pairs between two parts train together; 0: off; auto or null: as few as "
+        "train.memory wants",
     )
     episode_walks: Annotated[Count | None, At("train.episode_walks")] = Field(
         default=None, ge=1, le=1 << 31, description="walks whose pairs pass all buckets together; null: by memory"
@@ -98,13 +104,13 @@ class SkipGramTraining(TableKind, WarmUp):
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> SkipGramTraining:
-        if not self.buckets:
+        if self.buckets == 0:
             if self.episode_walks is not None:
                 raise ValueError(
                     f"episode_walks = {self.episode_walks} belongs to buckets; set train.buckets or leave it out"
                 )
             return self
-        said = f"buckets = {self.buckets}"
+        said = f"buckets = {'auto' if self.buckets is None else self.buckets}"
         if self.buckets == 1:
             raise ValueError(f"{said}: at least 2 parts")
         if not self.in_place:
@@ -242,7 +248,7 @@ class SkipGramConfig(SkipGramTraining):
 
     @model_validator(mode="after")
     def _buckets_have_negatives_of_one_kind(self) -> SkipGramConfig:
-        if self.buckets and self.typed_negatives:
+        if self.buckets != 0 and self.typed_negatives:
             raise ValueError(f"buckets = {self.buckets} and typed_negatives = True: take False, or leave buckets out")
         return self
 

@@ -21,7 +21,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
-from graph_emb.table.placement import HOST, File
+from graph_emb.table.placement import HOST, Buckets, File
 from graph_emb.table.tier.cache import CacheStats
 
 CONTEXT_USES = ("none", "add", "concat", "only")
@@ -44,7 +44,7 @@ class SkipGram:
 
     Args:
         num_nodes: N.
-        config: The recipe.
+        config: The recipe; ``buckets="auto"`` are as many as the parts of ``ge.Buckets``, or none.
         seed: Of the first values.
         part_policy: The owner of each row, as in ``DistEmbedding``.
         name: Of the token table, and the stem of the context table's; None chooses names.
@@ -77,6 +77,9 @@ class SkipGram:
         placement: Any = HOST,
     ) -> None:
         self.config = config or SkipGramConfig()
+        if self.config.buckets is None:
+            parts = placement.parts if isinstance(placement, Buckets) else 0
+            self.config = self.config.model_copy(update={"buckets": parts})
         first = usual_rows(self.config, seed) if init_func is None else init_func
         shape = num_nodes, self.config.dim, self.config
         shared: Any = {"part_policy": part_policy, "levels": levels, "own_rows": own_rows, "seed": seed}

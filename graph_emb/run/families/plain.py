@@ -30,7 +30,7 @@ from graph_emb.models.links.matrix_factorization import train_matrix_factorizati
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.shared_rows import SharedRows
 from graph_emb.models.skipgram.bucket_steps import tables_share
-from graph_emb.models.skipgram.config import EdgePolicy, LineConfig
+from graph_emb.models.skipgram.config import EdgePolicy, LineConfig, SkipGramConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.training import Sampler
 from graph_emb.run import multilevel, own_parts, parallel
@@ -50,6 +50,7 @@ from graph_emb.run.families.walk_tables import (
     first_rows,
     fit_skipgram,
     training_metrics,
+    with_buckets,
 )
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
@@ -89,7 +90,13 @@ class PlainFamily(Family):
         else:
             tables, copies = self._num_tables(), 2 if config.output.context == "add" or model.keep_context else 1
             self._plan = file_plan(count, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
+        if getattr(self.model, "buckets", 0) is None:
+            self._take(with_buckets(self.config, self._recipes(dataset), count))
         return dataset
+
+    def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
+        """Of skip-gram, for each of the model's trainings by it."""
+        return []
 
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
@@ -188,6 +195,9 @@ class WalkFamily(PlainFamily):
     def num_kept(self, dataset: PlainDataset) -> int:
         """The context rows, with which a training goes on."""
         return dataset.graph.num_nodes * self.model.dim if self._keeps_context else 0
+
+    def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
+        return [self.model]
 
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Walk and train, in this process or with other ranks."""
@@ -294,16 +304,18 @@ class LineFamily(PlainFamily):
 
     def _check(self, dataset: PlainDataset) -> None:
         super()._check(dataset)
-        for order in self.model.orders:
-            self.model.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
+        self._recipes(dataset)  # refuses what has no meaning on the graph
 
     def _num_tables(self) -> float:
         return self.model.num_tables / len(self.model.orders)  # both orders have half of the width each
 
-    def _bucket_plans(self, sampler: EdgeSampler, placement: Any) -> list[str]:
+    def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
+        return [self.model.skipgram(order, directed=dataset.graph.directed) for order in self.model.orders]
+
+    def _bucket_plans(self, dataset: PlainDataset, sampler: EdgeSampler, placement: Any) -> list[str]:
         """As ``bucket_plan``, of each order."""
-        recipes = [self.model.skipgram(order, directed=sampler.graph.directed) for order in self.model.orders]
-        return [bucket_plan(one, placement, sampler.num_nodes, 2, sampler.num_walks_per_epoch) for one in recipes]
+        sizes = sampler.num_nodes, 2, sampler.num_walks_per_epoch
+        return [bucket_plan(one, placement, *sizes) for one in self._recipes(dataset)]
 
     def num_kept(self, dataset: PlainDataset) -> int:
         """The context rows and the lengths of rows, with which a training goes on."""
@@ -330,7 +342,7 @@ class LineFamily(PlainFamily):
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
         placement = config.train.placement(model.buckets, model.num_tables, tables_share(model))
         if dataset is not None and job.progress:
-            for plan in filter(None, [self._plan, *self._bucket_plans(sampler, placement)]):
+            for plan in filter(None, [self._plan, *self._bucket_plans(dataset, sampler, placement)]):
                 print(plan, file=sys.stderr)
         first: dict[str, Any] | None = None
         spent: dict[str, Any] = {}

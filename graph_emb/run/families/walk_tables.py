@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig
+from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.bucket_steps import EPISODE_SHARE, episode_walks, tables_share
-from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig
+from graph_emb.models.skipgram.config import MOST_BUCKETS, PlainWalkConfig, SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import (
     Sampler,
@@ -80,6 +82,41 @@ def fit_skipgram(
     return tables, result
 
 
+def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int | None:
+    """The fewest parts of ``train.buckets`` of which memory holds two of each table; 0: all of them, or not in place.
+
+    Args:
+        placement: Of each table, without buckets.
+        num_nodes: N.
+    Returns:
+        None where memory holds no two parts, however small.
+    """
+    row = model.dim * 4
+    if placement == HOST or not model.in_place or placement.memory_bytes >= num_nodes * row:
+        return 0
+    return fewest_parts(num_nodes, row, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
+
+
+def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: int) -> RunConfig:
+    """A configuration with ``train.buckets=auto`` as the number that the largest of its tables wants.
+
+    Args:
+        recipes: Of skip-gram, the tables of which share ``train.memory``.
+        num_nodes: N.
+    Raises:
+        ConfigError: memory that does not hold two parts of each table.
+    """
+    placement = config.train.placement(tables=sum(recipe.tables for recipe in recipes))
+    wanted = [fewest_buckets(recipe, placement, num_nodes) for recipe in recipes]
+    most = max(MOST_BUCKETS + 1 if parts is None else parts for parts in wanted)
+    if most > MOST_BUCKETS:
+        raise ConfigError(
+            f"train.memory = {config.train.memory!r} does not hold two of {MOST_BUCKETS:,} parts of {num_nodes:,} rows "
+            "in each table; raise it, or leave train.buckets out"
+        )
+    return config.model_copy(update={"model": config.model.model_copy(update={"buckets": most})})
+
+
 def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_length: int, per_epoch: int) -> str:
     """The order of training by buckets, in a line; or how to ask for it, where rows in files do not fit into memory.
 
@@ -91,14 +128,12 @@ def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_leng
     """
     table = num_nodes * model.dim * 4
     if not model.buckets:
-        if placement == HOST or not model.in_place or placement.memory_bytes >= table:
-            return ""
-        parts = fewest_parts(num_nodes, model.dim * 4, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
-        if parts is None:
+        parts = fewest_buckets(model, placement, num_nodes)
+        if not parts:
             return ""
         return (
-            f"plan: random rows of files are slow; train.buckets={parts} trains pairs by buckets of two parts, many "
-            "times as fast, in another order and so to other rows"
+            f"plan: random rows of files are slow; train.buckets=auto ({parts} here) trains pairs by buckets of two "
+            "parts, many times as fast, in another order and so to other rows"
         )
     parts, of = model.buckets, "walks" if walk_length > 2 else "edges"
     size = min(per_epoch, episode_walks(model, num_nodes, walk_length, model.epochs * per_epoch))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import graph_emb as ge
 from graph_emb.config import config_from
@@ -156,7 +157,37 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
     assert not np.array_equal(found["file"], found["plain"])
     assert "plan: 4 parts of the nodes, 16 buckets; an episode is 50 walks" in said["host"]
     assert "an episode is 50 walks, reads and writes 285.00 KiB each; a disk of 1 GB/s keeps up with" in said["file"]
-    assert "train.buckets=4 trains pairs by buckets of two parts" in said["plain"]
+    assert "train.buckets=auto (4 here) trains pairs by buckets of two parts" in said["plain"]
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "expected"),
+    [("deepwalk", "125KiB", 4), ("deepwalk", "100MiB", 0), ("line", "80KiB", 10), ("deepwalk", None, 0)],
+)
+def test_buckets_are_as_few_as_the_memory_wants(
+    edges: Path, tmp_path: Path, model: str, memory: str | None, expected: int
+) -> None:
+    where = {} if memory is None else {"memory": memory, "scratch": str(tmp_path / "rows")}
+    own = {"order": "second", "draws_per_edge": 3} if model == "line" else {"num_walks": 2, "walk_length": 10}
+    found = {}
+    for name, buckets in {"auto": "auto", "number": expected}.items():
+        train = {"threads": 1, "buckets": buckets, **where}
+        out = tmp_path / name
+        run = ge.pipeline(model, edges, out=out, evaluate=False, dim=512, report="none", train=train, **own)
+        found[name] = run.embeddings.weights  # type: ignore[union-attr]
+        assert yaml.safe_load((out / "config.yaml").read_text())["train"]["buckets"] == expected
+    assert np.array_equal(found["auto"], found["number"])
+
+
+def test_auto_buckets_of_too_little_memory_are_refused(edges: Path) -> None:
+    with pytest.raises(ge.ConfigError, match=r"train.memory = '8KiB' does not hold two of 1,024 parts of"):
+        ge.pipeline("deepwalk", edges, dim=512, train={"buckets": "auto", "memory": "8KiB"})
+
+
+def test_auto_buckets_of_a_placement_are_its_parts(tmp_path: Path) -> None:
+    config = SkipGramConfig(dim=8, buckets="auto")  # type: ignore[arg-type]
+    assert SkipGram(64, config).config.buckets == 0
+    assert SkipGram(64, config, placement=ge.Buckets(tmp_path, memory="1MiB", parts=3)).config.buckets == 3
 
 
 @pytest.mark.parametrize(("order", "memory"), [("first", "62KiB"), ("both", "186KiB")])
@@ -205,6 +236,16 @@ def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None
         ("line", {"multilevel": True}, "model.multilevel needs all rows in memory"),
         ("line", {"train": {"buckets": 4}, "parallel": {"mode": "collective"}}, "one process trains walks by buckets"),
         ("mf", {}, "mf needs its rows in memory"),
+        (
+            "deepwalk",
+            {"train": {"buckets": "auto", "rule": "adagrad"}},
+            "buckets = auto: sgd in place trains by buckets",
+        ),
+        (
+            "line",
+            {"train": {"buckets": "auto"}, "parallel": {"mode": "collective"}},
+            "train.buckets = auto: one process",
+        ),
         (
             "deepwalk",
             {"train": {"buckets": 4}, "parallel": {"mode": "collective"}},
