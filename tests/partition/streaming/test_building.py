@@ -29,6 +29,8 @@ from tests.partition.streaming.edge_files import (
     write_parquet,
 )
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 
 @pytest.mark.parametrize("halo", ["dgl", "inbound"])
 @pytest.mark.parametrize("method", ["hash", "random", "range"])
@@ -150,6 +152,7 @@ print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if 
 """
 
 
+@pytest.mark.cold  # counts the memory of the whole process
 @pytest.mark.parametrize(("method", "limit"), [("ldg", 380), ("multilevel", 500)])
 def test_the_limit_on_memory_is_kept(tmp_path: Path, method: str, limit: int) -> None:
     # In memory the same build holds above 1 GB; Python with its libraries alone takes 200 MB.
