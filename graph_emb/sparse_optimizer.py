@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from graph_emb.optim.rule import ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, adva
 from graph_emb.optimizer_state import OptimizerState
 from graph_emb.parameter_groups import groups_of
 from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import Push, Transport
 
 Params = Iterable[DistEmbedding | ComposedEmbedding] | Iterable[dict[str, Any]]
@@ -47,6 +48,13 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
     """
 
     _rule_class: type[Rule]
+
+    @classmethod
+    def state_of(cls, options: Mapping[str, Any]) -> list[StateSpec]:
+        """The pieces of state that a table has with options, of which those that change none may be others."""
+        names = cls._rule_class.__dataclass_fields__
+        given = {name: value for name, value in options.items() if name in names and value is not None}
+        return list(cls._rule_class(1.0, **given).state_specs())
 
     def __init__(
         self,

@@ -13,9 +13,16 @@ from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.models.shared_rows import SharedRows
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import HOST, Buckets
 
 Table = DistEmbedding | ComposedEmbedding
+
+
+def with_parts(config: Any, placement: Any) -> Any:
+    """A recipe whose ``buckets`` are a number: of "auto" the parts of ``ge.Buckets``, or none."""
+    if config.buckets is not None:
+        return config
+    return config.model_copy(update={"buckets": placement.parts if isinstance(placement, Buckets) else 0})
 
 
 def node_table(

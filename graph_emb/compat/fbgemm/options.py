@@ -239,9 +239,7 @@ def state_of(optimizer: OptimType, options: Mapping[str, Any]) -> list[StateSpec
     """The pieces of state of an optimizer with our options."""
     fields = {**options, "state_dtype": str(options.get("state_dtype", "")).removeprefix("torch.") or None}
     fields["clock"] = fields.pop("bias_correction", "global")
-    rule = RULES[optimizer][0]._rule_class
-    kept = {name: fields[name] for name in rule.__dataclass_fields__ if fields.get(name) is not None}
-    return list(rule(1.0, **kept).state_specs())
+    return RULES[optimizer][0].state_of(fields)
 
 
 def numbers_of(optimizer: OptimType, given: Mapping[str, Any], clock: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from graph_emb.core.errors import unknown_name
-from graph_emb.core.settings import Count, Number
+from graph_emb.core.settings import AutoIsNull, Count, Number
 from graph_emb.models.schedule import RateSchedule, ScheduleName
 from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
@@ -34,6 +34,8 @@ DEFAULT_LR = {
     "row_lamb": 0.01, "lars": 3.0,
 }  # fmt: skip
 """Learning rate of each rule where none is given."""
+MOST_BUCKETS = 4_096
+"""Parts of the entities."""
 
 
 class TripleSettings(ModelSettings):
@@ -134,8 +136,12 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     triple_scope: Annotated[Literal["global", "local"], At("parallel.triples")] = Field(
         default="global", description="chunks hold triples of all parts, or of one, which its owner trains"
     )
-    buckets: Annotated[Count, At("train.buckets")] = Field(
-        default=0, ge=0, le=4_096, description="parts of the entities; triples between two parts train together; 0: off"
+    buckets: Annotated[Count | None, At("train.buckets"), AutoIsNull] = Field(
+        default=0,
+        ge=0,
+        le=MOST_BUCKETS,
+        description="parts of the entities; triples between two parts train together; 0: off; auto or null: they and "
+        "train.resident as train.memory wants",
     )
     resident: Annotated[Count | None, At("train.resident")] = Field(
         default=None, ge=2, le=4_096, description="parts of train.buckets in memory at a time; null: a quarter"
@@ -209,28 +215,27 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     @property
     def resident_parts(self) -> int:
         """How many of the parts of ``buckets`` are in memory at a time."""
-        return min(self.buckets, max(2, self.buckets // 4)) if self.resident is None else self.resident
+        parts = self.buckets or 0
+        return min(parts, max(2, parts // 4)) if self.resident is None else self.resident
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> KGEConfig:
-        if not self.buckets:
-            if self.resident is not None:
-                raise ValueError(f"resident = {self.resident} belongs to buckets; set train.buckets or leave it out")
+        if not self.buckets and self.resident is not None:
+            raise ValueError(f"resident = {self.resident} belongs to buckets; set train.buckets or leave it out")
+        if self.buckets == 0:
             return self
-        if not 2 <= self.resident_parts <= self.buckets:
+        said = f"buckets = {'auto' if self.buckets is None else self.buckets}"
+        if self.buckets is not None and not 2 <= self.resident_parts <= self.buckets:
             raise ValueError(
-                f"buckets = {self.buckets}, resident = {self.resident}: at least 2 parts, and no more in memory than "
-                "there are"
+                f"{said}, resident = {self.resident}: at least 2 parts, and no more in memory than there are"
             )
         if self.against_all:
-            raise ValueError(f"buckets = {self.buckets}: training={self.training} reads all entities in every step")
+            raise ValueError(f"{said}: training={self.training} reads all entities in every step")
         for name in ("negative_scope", "triple_scope"):
             if getattr(self, name) != "global":
-                raise ValueError(f"{name} = 'local' and buckets = {self.buckets} both place triples; leave one out")
+                raise ValueError(f"{name} = 'local' and {said} both place triples; leave one out")
         if self.table != "full":
-            raise ValueError(
-                f"buckets = {self.buckets}: table = {self.table!r} is of few rows, in memory; leave it out"
-            )
+            raise ValueError(f"{said}: table = {self.table!r} is of few rows, in memory; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from graph_emb.graph.original_ids import SameIds
 from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
-from graph_emb.models.tables import Table, node_table
+from graph_emb.models.tables import Table, node_table, with_parts
 from graph_emb.sampling.known_triples import HEAD, TAIL
 from graph_emb.table.placement import HOST
 
@@ -102,6 +102,7 @@ class KGEModel:
         own_rows: Any = None,
         first: tuple[Any, Any] | None = None,
     ) -> None:
+        config = with_parts(config, placement)
         self.config, self.device = config, torch.device(device)
         if config.against_all and placement != HOST:
             raise ConfigError(

@@ -18,10 +18,10 @@ from graph_emb.core.errors import unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.gathered_rows import all_rows, joined_rows
 from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.tables import Table, node_table
+from graph_emb.models.tables import Table, node_table, with_parts
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
-from graph_emb.table.placement import HOST, Buckets, File
+from graph_emb.table.placement import HOST, File
 from graph_emb.table.tier.cache import CacheStats
 
 CONTEXT_USES = ("none", "add", "concat", "only")
@@ -76,10 +76,7 @@ class SkipGram:
         own_rows: Any = None,
         placement: Any = HOST,
     ) -> None:
-        self.config = config or SkipGramConfig()
-        if self.config.buckets is None:
-            parts = placement.parts if isinstance(placement, Buckets) else 0
-            self.config = self.config.model_copy(update={"buckets": parts})
+        self.config: SkipGramConfig = with_parts(config or SkipGramConfig(), placement)
         first = usual_rows(self.config, seed) if init_func is None else init_func
         shape = num_nodes, self.config.dim, self.config
         shared: Any = {"part_policy": part_policy, "levels": levels, "own_rows": own_rows, "seed": seed}

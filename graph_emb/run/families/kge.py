@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
-from graph_emb.models.kge.config import KGEConfig, TripleSettings
+from graph_emb.models.kge.config import MOST_BUCKETS, KGEConfig, TripleSettings
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
+from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
@@ -36,13 +37,18 @@ from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
+from graph_emb.table.tier.shard import held_pages
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
 
 ENTITY, RELATION = "entity", "relation"
 JUDGED = ("valid", "test")
+
+HELD = (8, 3)
+"""Parts that memory holds where their number is chosen, or as few where pages are too few for that."""
 
 
 class KGEFamily(Family):
@@ -81,6 +87,8 @@ class KGEFamily(Family):
         if self.model.multilevel is not False:
             multilevel.check(self.config, self._parts, graph.num_entities)
         self._take(with_levels(self.config, self._parts))
+        if self.model.buckets is None:
+            self._choose_buckets(graph.num_entities)
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
         placement, kept = self._placement(), self.model.share_kept(self.model.dim, graph.num_entities)
         if placement != HOST and self.model.composed:
@@ -95,6 +103,34 @@ class KGEFamily(Family):
         if self.model.buckets:
             self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan()]))
         return graph
+
+    def _choose_buckets(self, num_entities: int) -> None:
+        """``train.buckets=auto``: the fewest parts of which memory holds ``HELD``, one of them for the next to come.
+
+        0 where memory holds the table with its state.
+
+        Raises:
+            ConfigError: several trainers, or memory that holds too little of the table.
+        """
+        section, model = self.config.train, self.model
+        filled: dict[str, int | None] = {"buckets": 0}
+        if self.config.parallel.mode != "local":
+            raise ConfigError(
+                "train.buckets = auto: one process trains triples by buckets; leave parallel.mode or train.buckets out"
+            )
+        if section.memory is not None:
+            clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
+            specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
+            memory = section.placement().memory_bytes
+            frames, pages = held_pages(num_entities, model.dim, memory, model.table_dtype, specs)
+            found = (0, None) if frames >= pages else _fewest_parts(frames, pages, min(MOST_BUCKETS, num_entities))
+            if found is None:
+                raise ConfigError(
+                    f"train.memory = {section.memory!r} does not hold {HELD[-1]} of {MOST_BUCKETS:,} parts of "
+                    f"{num_entities:,} entities; raise it, or leave train.buckets out"
+                )
+            filled = dict(zip(("buckets", "resident"), found, strict=True))
+        self._take(self.config.model_copy(update={"model": model.model_copy(update=filled)}))
 
     def _bucket_plan(self) -> str:
         """The order of training by buckets, in a line."""
@@ -318,3 +354,12 @@ def _entities(graph: KnowledgeGraph) -> HeteroGraph:
 def _ids(names: Sequence[str] | Sequence[int] | None, count: int) -> np.ndarray:
     """The names of the rows, or their numbers where there are none or where two are alike."""
     return np.array(names) if names is not None and len(set(names)) == count else np.arange(count)
+
+
+def _fewest_parts(frames: int, pages: int, most: int) -> tuple[int, int] | None:
+    """The fewest parts, ``most`` at most, of which ``frames`` hold ``HELD``, and how many they hold, less one."""
+    for least in HELD:
+        for parts in range(least, most + 1):
+            if (held := frames // (-(-pages // parts) + 1)) >= least:  # a part may begin and end within a page
+                return parts, min(held, parts) - 1
+    return None

@@ -91,10 +91,9 @@ def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int
     Returns:
         None where memory holds no two parts, however small.
     """
-    row = model.dim * 4
-    if placement == HOST or not model.in_place or placement.memory_bytes >= num_nodes * row:
+    if placement == HOST or not model.in_place or placement.memory_bytes >= num_nodes * model.dim * 4:
         return 0
-    return fewest_parts(num_nodes, row, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
+    return fewest_parts(num_nodes, model.dim, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
 
 
 def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: int) -> RunConfig:

@@ -120,10 +120,9 @@ class TieredShard(EmbeddingShard):
         elements = {name: one for name, one in specs.items() if one.kind == "element"}
         per_row = {name: one.dtype_beside(spec.dtype) for name, one in specs.items() if one.kind == "row"}
         dtypes = [spec.dtype, *(one.dtype_beside(spec.dtype) for one in elements.values())]
-        row_bytes = [spec.dim * dtype.itemsize for dtype in dtypes]
+        row_bytes, extra = _bytes_of_row(spec.dim, spec.dtype, specs.values())
         layout = PageLayout.of(row_bytes) if isinstance(placement, File) else PageLayout.of_memory(row_bytes)
         num_pages = max(1, layout.num_pages(self._num_rows))
-        extra = sum(dtype.itemsize for dtype in per_row.values())
         num_frames = self._num_frames(layout, num_pages, extra)
         in_place = isinstance(placement, Buckets)  # a part leaves and comes in the same frames
         spare = min(num_frames // 16, MOST_SPARE) if num_frames < num_pages and not in_place else 0
@@ -166,9 +165,7 @@ class TieredShard(EmbeddingShard):
         """How many pages the budget holds beside the map and the state of one value a row."""
         assert self.spec.placement is not None
         budget, on_device = self.spec.placement.memory_bytes, isinstance(self.spec.placement, DeviceCache)
-        page_bytes, frame_bytes = (0, 0) if on_device else (PAGE_BYTES, FRAME_BYTES)
-        fixed = num_pages * page_bytes + self._num_rows * row_bytes
-        each = sum(layout.sections) + (row_bytes << layout.shift) + frame_bytes
+        fixed, each = _bytes_of_frames(layout, num_pages, self._num_rows, row_bytes, on_device)
         if (num := (budget - fixed) // each) < 1:
             raise ConfigError(
                 f"table {self.spec.name!r}: memory={size_text(budget)} is below the least, {fixed + each} bytes: "
@@ -442,26 +439,54 @@ def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[S
         specs: Its optimizer state.
         share: In (0, 1].
     """
-    kept = list(specs)
-    sizes = {one.name: one.dtype_beside(dtype).itemsize for one in kept}
-    layout = PageLayout.of_memory([dim * dtype.itemsize, *(dim * sizes[s.name] for s in kept if s.kind == "element")])
-    row_bytes = sum(sizes[one.name] for one in kept if one.kind == "row")
-    pages = max(1, math.ceil(layout.num_pages(num_rows) * share))
-    return num_rows * row_bytes + pages * (sum(layout.sections) + (row_bytes << layout.shift))
+    sections, row_bytes = _bytes_of_row(dim, dtype, specs)
+    layout = PageLayout.of_memory(sections)
+    fixed, each = _bytes_of_frames(layout, 0, num_rows, row_bytes, on_device=True)
+    return fixed + max(1, math.ceil(layout.num_pages(num_rows) * share)) * each
 
 
-def fewest_parts(num_rows: int, row_bytes: int, memory: int) -> int | None:
+def held_pages(
+    num_rows: int, dim: int, memory: int, dtype: torch.dtype = torch.float32, specs: Iterable[StateSpec] = ()
+) -> tuple[int, int]:
+    """How many pages ``memory`` of a ``Buckets`` holds of a table, and how many it has.
+
+    Args:
+        num_rows, dim, dtype: Of the table.
+        memory: Bytes.
+        specs: Its optimizer state.
+    """
+    sections, row_bytes = _bytes_of_row(dim, dtype, specs)
+    layout = PageLayout.of(sections)
+    pages = layout.num_pages(num_rows)
+    fixed, each = _bytes_of_frames(layout, pages, num_rows, row_bytes)
+    return max(0, (memory - fixed) // each), pages
+
+
+def fewest_parts(num_rows: int, dim: int, memory: int) -> int | None:
     """The fewest equal parts of which ``memory`` of a ``Buckets`` holds two; None where it does not hold four pages.
 
     Args:
-        num_rows, row_bytes: Of the table, without state.
+        num_rows, dim: Of the table, of float32, without state.
         memory: Bytes.
     """
-    layout = PageLayout.of([row_bytes])
-    pages = layout.num_pages(num_rows)
-    frames = (memory - pages * PAGE_BYTES) // (sum(layout.sections) + FRAME_BYTES)
+    frames, pages = held_pages(num_rows, dim, memory)
     of_part = frames // 2 - 1  # a part may begin and end within a page
     return max(2, -(-pages // of_part)) if of_part >= 1 else None
+
+
+def _bytes_of_row(dim: int, dtype: torch.dtype, specs: Iterable[StateSpec]) -> tuple[list[int], int]:
+    """Bytes of a row and of each piece of its state that is as wide, and of its state of one value."""
+    sizes = [(one.kind, one.dtype_beside(dtype).itemsize) for one in specs]
+    wide = [dtype.itemsize, *(size for kind, size in sizes if kind == "element")]
+    return [dim * size for size in wide], sum(size for kind, size in sizes if kind == "row")
+
+
+def _bytes_of_frames(
+    layout: PageLayout, num_pages: int, num_rows: int, row_bytes: int, on_device: bool = False
+) -> tuple[int, int]:
+    """Bytes of the map and of the state of one value a row, and of a frame."""
+    page, frame = (0, 0) if on_device else (PAGE_BYTES, FRAME_BYTES)
+    return num_pages * page + num_rows * row_bytes, sum(layout.sections) + (row_bytes << layout.shift) + frame
 
 
 def _is_scan(rows: np.ndarray, shift: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 import graph_emb as ge
@@ -142,6 +143,50 @@ def test_settings_choose_buckets_and_change_no_row_with_the_memory(
     assert list((tmp_path / "rows").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ({"rule": "adagrad", "memory": "512KiB"}, (36, 7)),
+        ({"rule": "row_adagrad", "memory": "512KiB"}, (18, 7)),
+        ({"rule": "adam", "compat": "dgl-1.x", "memory": "2MiB"}, (13, 7)),
+        ({"rule": "adagrad", "memory": "48KiB"}, (250, 2)),
+        ({"rule": "adagrad", "memory": "3MiB"}, (0, None)),
+        ({"rule": "adagrad"}, (0, None)),
+    ],
+)
+def test_parts_are_chosen_by_the_memory(
+    train: dict[str, Any], expected: tuple[int, int | None], tmp_path: Path, fresh_mode: None
+) -> None:
+    edges = [f"a{k}\tr{k % 3}\ta{7 * k % 4_000}" for k in range(4_000)]
+    (tmp_path / "triples.tsv").write_text("\n".join(edges) + "\n", encoding="utf-8")
+    if "memory" in train:
+        train = {**train, "scratch": str(tmp_path / "rows")}
+    found = {}
+    numbers = dict(zip(("buckets", "resident"), expected, strict=True))
+    for name, buckets in {"auto": {"buckets": "auto"}, "numbers": numbers}.items():
+        run = ge.pipeline(
+            model="distmult", dataset=str(tmp_path / "triples.tsv"), out=tmp_path / name, evaluate=False, dim=64,
+            report="none", num_negatives=8, chunk_size=64,
+            train={"epochs": 1, "batch_size": 512, "threads": 1, **train, **buckets},
+        )  # fmt: skip
+        kept = yaml.safe_load((tmp_path / name / "config.yaml").read_text())["train"]
+        assert (kept["buckets"], kept["resident"]) == expected
+        found[name] = run.embeddings.weights
+        ge.shutdown()
+    assert np.array_equal(found["auto"], found["numbers"])
+
+
+def test_too_little_memory_for_parts_and_trainers_are_refused(tmp_path: Path, fresh_mode: None) -> None:
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("\n".join(f"a{k}\tr\ta{7 * k % 400}" for k in range(400)) + "\n", encoding="utf-8")
+    train = {"buckets": "auto", "memory": "8KiB", "scratch": str(tmp_path / "rows")}
+    with pytest.raises(ConfigError, match=r"train.memory = '8KiB' does not hold 3 of 4,096 parts of 400 entities"):
+        ge.pipeline("distmult", str(triples), dim=64, train=train)
+    ge.shutdown()
+    with pytest.raises(ConfigError, match=r"train.buckets = auto: one process trains triples by buckets"):
+        ge.pipeline("distmult", str(triples), train={"buckets": "auto"}, parallel={"mode": "collective"})
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"buckets": 1}, "buckets = 1, resident = None: at least 2 parts"),
     ({"buckets": 4, "resident": 5}, "buckets = 4, resident = 5"),
@@ -149,6 +194,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"buckets": 4, "training": "1vsall", "loss": "softmax"}, "reads all entities in every step"),
     ({"buckets": 4, "negative_scope": "local"}, "both place triples"),
     ({"buckets": 4, "table": "hash"}, "is of few rows, in memory"),
+    ({"buckets": "auto", "table": "hash"}, "buckets = auto: table = 'hash' is of few rows"),
+    ({"buckets": "auto", "resident": 5}, "resident = 5 belongs to buckets"),
 ]
 
 
