@@ -3,6 +3,7 @@
     python benchmarks/new_nodes.py --root ../shared/data --json new_nodes.json
     python benchmarks/new_nodes.py --root ../shared/data --seeds 1 --no-scores
     python benchmarks/new_nodes.py --root ../shared/data --split 1 --again 8
+    python benchmarks/new_nodes.py --root ../shared/data --dataset ogbn-arxiv --walks 3 --order year
 
 Hides a share of the nodes with their edges and trains DeepWalk on the rest; then the hidden nodes come back. Of their
 edges a tenth is kept to judge by. Scores are those of the hidden nodes: micro-F1 of a classifier that is fitted on the
@@ -59,10 +60,12 @@ class Growth:
     negatives: np.ndarray
 
     @classmethod
-    def of(cls, data: PlainDataset, share: float, seed: int) -> Growth:
+    def of(cls, data: PlainDataset, share: float, seed: int, years: np.ndarray | None = None) -> Growth:
         rng, num = np.random.default_rng(seed), data.graph.num_nodes
-        hidden = np.zeros(num, bool)
-        hidden[rng.permutation(num)[: int(share * num)]] = True
+        hidden, order = np.zeros(num, bool), rng.permutation(num)
+        if years is not None:  # the newest ones; those of a year at random
+            order = order[np.argsort(-years[order], kind="stable")]
+        hidden[order[: int(share * num)]] = True
         edges = data.graph.edges()
         later = hidden[edges].any(axis=1)
         kept = np.zeros(len(edges), bool)
@@ -110,6 +113,7 @@ def main() -> None:
     parser.add_argument("--root", default="../shared/data")
     parser.add_argument("--share", type=float, default=0.1, help="of the nodes that come later; default: %(default)s")
     parser.add_argument("--split", type=int, default=0, help="seed of which nodes come later; default: %(default)s")
+    parser.add_argument("--order", choices=("random", "year"), default="random", help="of coming; default: %(default)s")
     parser.add_argument("--walks", type=int, default=80, help="from each node; default: %(default)s, DeepWalk's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--olds", type=int, default=1, help="old runs; default: %(default)s")
@@ -118,7 +122,9 @@ def main() -> None:
     parser.add_argument("--no-scores", action="store_true", help="times alone")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    growth = Growth.of(plain_dataset(ge.load_dataset(args.dataset, root=args.root)), args.share, args.split)
+    dataset = ge.load_dataset(args.dataset, root=args.root)
+    years = next(iter(dataset.graph.node_data.values()))["year"].ravel() if args.order == "year" else None
+    growth = Growth.of(plain_dataset(dataset), args.share, args.split, years)
     with tempfile.TemporaryDirectory() as folder:
         report(measure(growth, Path(folder), args), args)
 
