@@ -458,7 +458,7 @@ class NonEdges:
 def _membership(keys: Tensor, size: int) -> Callable[[Tensor], Tensor]:
     """A function that says which of its keys, below ``size``, are among ``keys`` (E,), sorted and distinct.
 
-    A byte for each possible key answers in an eighth of the time, where that is not much more than the keys take.
+    A byte for each possible key answers without a search, where that is not much more than the keys take.
     """
     if size <= 2 * keys.nbytes:
         flags = torch.zeros(size, dtype=torch.bool)

@@ -144,7 +144,7 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
         "train.resident as train.memory wants",
     )
     resident: Annotated[Count | None, At("train.resident")] = Field(
-        default=None, ge=2, le=4_096, description="parts of train.buckets in memory at a time; null: a quarter"
+        default=None, ge=2, le=MOST_BUCKETS, description="parts of train.buckets in memory at a time; null: a quarter"
     )
     valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
     patience: Count = Field(
