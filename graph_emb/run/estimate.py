@@ -24,7 +24,7 @@ from graph_emb.run.continuing import CONTEXT, LENGTHS
 from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_token, forecast
 from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
-from graph_emb.run.parallel import assigned
+from graph_emb.run.parallel import WALKS, assigned
 from graph_emb.run.run_folder import LOG, read_metrics
 from graph_emb.transport.process_group import SHARED_VARIABLE
 
@@ -164,7 +164,7 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
     graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
     whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
     cut = config_from(held, {"parallel": {**trainers, "trainers": hosts, "oversubscribe": True}})
-    parts = assigned(whole, cut).homogeneous()
+    parts = assigned(whole, cut, limits=WALKS).homogeneous()
     bytes_token, interval = bytes_of_token(graph, parts, model, hosts, config.seed)
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
     return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,9 @@ from partition.partitioned import PartPolicy
 WEIGHT = "weight"
 TABLE = "node"
 """The name of the nodes' table in a run and in its checkpoints."""
+WALKS: dict[str, Any] = {"balance": ("nodes",), "tolerance": 0.01}
+"""How a graph is cut for walks, as ``assign`` takes it: from each node as many begin, so that parts of as many nodes
+are as much work; where edges need not be shared evenly, fewer are cut."""
 MOST_SILENCE = 30.0
 """Seconds until a kvstore process that does not answer counts as dead, whatever an exchange may take."""
 
@@ -140,6 +143,7 @@ def parts_for(
     facts: Any = None,
     typed: HeteroGraph | None = None,
     levels: Sequence[int] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[PartitionedGraph, Any]]:
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
@@ -148,7 +152,7 @@ def parts_for(
 
     Args:
         facts: What the first rank has to tell the others about the graph.
-        typed, levels: As in ``cut``.
+        typed, levels, limits: As in ``cut``.
     Yields:
         The parts, and the first rank's ``facts``.
     """
@@ -156,7 +160,7 @@ def parts_for(
     if ranks.rank == 0:
         assert graph is not None
         folder = ranks.folders.enter_context(scratch_folder("graph-emb-parts"))
-        told = (str(cut(graph, config, folder, typed, levels).path), facts)
+        told = (str(cut(graph, config, folder, typed, levels, limits).path), facts)
     path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
     found = at_hand(ranks.group, Path(path), lambda: ranks.folders.enter_context(scratch_folder("graph-emb-parts")))
     yield partition.load(found), facts
@@ -169,16 +173,17 @@ def cut(
     folder: Path,
     typed: HeteroGraph | None = None,
     levels: Sequence[int] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> PartitionedGraph:
     """Partition a graph for the trainers, with ``levels`` inside the parts; on the first rank.
 
     Args:
-        typed: As in ``assigned``.
+        typed, limits: As in ``assigned``.
     """
     options: dict[str, Any] = {"report": False, "allow_empty": True}
     if levels is not None:  # what a seed is for where the parts are given
         options |= {"levels": levels, "seed": config.seed}
-    return partition.build(graph, assignment=assigned(graph, config, typed), out=folder / "parts", **options)
+    return partition.build(graph, assignment=assigned(graph, config, typed, limits), out=folder / "parts", **options)
 
 
 def policies_for(
@@ -201,12 +206,19 @@ def policy_of(ntype: str, parts: np.ndarray, num_parts: int) -> PartPolicy:
     return PartPolicy(f"node~{ntype}", book, ArrayIds(np.argsort(parts, kind="stable"), len(parts)))
 
 
-def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = None) -> Assignment:
+def assigned(
+    graph: HeteroGraph,
+    config: RunConfig,
+    typed: HeteroGraph | None = None,
+    limits: Mapping[str, Any] | None = None,
+) -> Assignment:
     """The part of each node, by a method or as a partition of the user's has it; on the first rank.
 
     Args:
         typed: The nodes with the types and ids that the data set gives them, where ``graph`` has them otherwise: one
             type after the other.
+        limits: What parts share evenly, as ``WALKS`` has it, where the run names neither parts nor a method; None:
+            nodes and edges.
     """
     section = config.parallel
     given = None if section.partition is None else given_partition(config)
@@ -217,7 +229,8 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
         raise ConfigError(
             f"parallel.trainers = {section.trainers}: the graph has {graph.total_nodes} nodes; take fewer trainers"
         )
-    return assign(graph, section.trainers, section.method, seed=config.seed)
+    chosen = (limits or {}) if section.method == "auto" else {}
+    return assign(graph, section.trainers, section.method, seed=config.seed, **chosen)
 
 
 def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph, *, by_place: bool = False) -> Assignment:
@@ -342,13 +355,19 @@ class Share:
 
 
 def share_of(
-    ranks: Trainers, config: RunConfig, graph: Graph | None, sizes: Sequence[int] | None = None, leveled: bool = False
+    ranks: Trainers,
+    config: RunConfig,
+    graph: Graph | None,
+    sizes: Sequence[int] | None = None,
+    leveled: bool = False,
+    limits: Mapping[str, Any] | None = None,
 ) -> Share:
     """Cut a plain graph and take this rank's share. Every rank calls it; the first one gives the graph.
 
     Args:
         sizes: Numbers of parts of the levels that are cut inside the parts, on the first rank; None: none.
         leveled: Whether the share has levels: those of the partition that the run names, where it has some.
+        limits: As in ``assigned``.
     """
     whole = None if graph is None else of_one_type(graph)
     found = None
@@ -357,7 +376,7 @@ def share_of(
         found = given_levels(config, whole, sizes)
     facts = None if graph is None else (graph.directed, found)
     wanted = None if found is not None else sizes
-    with parts_for(ranks, config, whole, facts, levels=wanted) as (parts, (directed, given)):
+    with parts_for(ranks, config, whole, facts, levels=wanted, limits=limits) as (parts, (directed, given)):
         order = np.array(parts.node_map()) if ranks.rank == 0 else None
         levels = None
         if leveled:

@@ -12,10 +12,12 @@ import graph_emb as ge
 import partition
 from graph_emb.cli.main import main
 from graph_emb.config import config_from
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import typed_nodes
+from graph_emb.run.family import family_of
 from graph_emb.run.parallel import Trainers, assigned, policies_for
 from partition.assignment import Assignment
 from tests.ogb_layout import write_mag
@@ -187,3 +189,37 @@ def test_the_command_takes_a_partition(edges: Path, parts: Path, tmp_path: Path,
     assert "partition has no effect on one process" in capfd.readouterr().err
     assert main([*words, "--trainers", "2", "--threads", "1", "--partition", str(parts), "model.num_walks=2"]) == 0
     assert (tmp_path / "run" / "embeddings.npy").is_file()
+
+
+def nodes_and_cut_of_a_rank(model: str, section: dict[str, Any]) -> tuple[list[int], int]:
+    """How many nodes each rank has, and the arcs of this one that lead to another's nodes.
+
+    The graph is a clique of 30 nodes, 30 nodes in a path, and an edge between.
+    """
+    src, dst = np.triu_indices(30, 1)
+    path = np.arange(29, 59)
+    edges = np.stack([np.r_[src, path], np.r_[dst, path + 1]], axis=1)
+    transport: Any = ge.init(mode="collective", timeout=240)
+    try:
+        trainers = {"mode": "collective", "trainers": 2, **section}
+        config = config_from({"model": model, "dataset": "x", "parallel": trainers})
+        graph = Graph.from_edges(edges[:, 0], edges[:, 1], num_nodes=60) if transport.rank == 0 else None
+        made = Trainers(transport.group, transport)
+        with made.folders:
+            share = family_of(config)._share(made, graph)
+            bounds = share.policy.book.bounds.numpy()
+            low, high = bounds[transport.rank : transport.rank + 2]
+            leaving = (share.graph.indices < low) | (share.graph.indices >= high)
+            return np.diff(bounds).tolist(), int(leaving.sum())
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_parts_of_walks_share_nodes_evenly_whatever_edges_they_have(ranks: Ranks) -> None:
+    """A walk is as much work as another one; of lines of edges each is. A method that is named has its own limits."""
+    assert ranks.run(nodes_and_cut_of_a_rank, 2, "deepwalk", {}) == [([30, 30], 1)] * 2
+    assert ranks.run(nodes_and_cut_of_a_rank, 2, "node2vec", {}) == [([30, 30], 1)] * 2
+    for model, section in (("line", {}), ("deepwalk", {"method": "multilevel"})):
+        for _, cut in ranks.run(nodes_and_cut_of_a_rank, 2, model, section):
+            assert cut > 100

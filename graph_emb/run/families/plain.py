@@ -71,6 +71,8 @@ class PlainFamily(Family):
     """The trainer's rows of the graph, where each of them reads its own parts of a partition."""
     _plan: str = ""
     """What tables in files will take, in a line."""
+    _limits: Mapping[str, Any] | None = None
+    """What the trainers' parts share evenly, see ``parallel.assigned``."""
 
     def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by; without edges where trainers read their own parts."""
@@ -117,7 +119,7 @@ class PlainFamily(Family):
         leveled = getattr(self.model, "multilevel", False) is not False
         if self._parts is None:
             sizes = multilevel.sizes_of(self.config, graph.num_nodes) if leveled and graph is not None else None
-            return parallel.share_of(ranks, self.config, graph, sizes, leveled)
+            return parallel.share_of(ranks, self.config, graph, sizes, leveled, self._limits)
         self._own = own_parts.own_arcs(self._parts, ranks, self.model.duplicates)
         if not leveled:
             return self._own.share
@@ -186,6 +188,8 @@ class PlainFamily(Family):
 
 class WalkFamily(PlainFamily):
     """DeepWalk and node2vec; see ``graph_emb.run.family.Family``."""
+
+    _limits = parallel.WALKS
 
     @property
     def _keeps_context(self) -> bool:
