@@ -13,7 +13,7 @@ import torch
 
 import partition
 from graph_emb.config import RunConfig, fields_of
-from graph_emb.core.errors import ConfigError, difference, unknown_name
+from graph_emb.core.errors import ConfigError, PartitionError, difference, unknown_name
 from graph_emb.core.hidden import scratch_folder
 from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.csr import Graph
@@ -218,7 +218,7 @@ def assigned(
         typed: The nodes with the types and ids that the data set gives them, where ``graph`` has them otherwise: one
             type after the other.
         limits: What parts share evenly, as ``WALKS`` has it, where the run names neither parts nor a method; None:
-            nodes and edges.
+            nodes and edges, or nodes alone where one node has more edges than a part may hold.
     """
     section = config.parallel
     given = None if section.partition is None else given_partition(config)
@@ -230,7 +230,12 @@ def assigned(
             f"parallel.trainers = {section.trainers}: the graph has {graph.total_nodes} nodes; take fewer trainers"
         )
     chosen = (limits or {}) if section.method == "auto" else {}
-    return assign(graph, section.trainers, section.method, seed=config.seed, **chosen)
+    try:
+        return assign(graph, section.trainers, section.method, seed=config.seed, **chosen)
+    except PartitionError:  # a node with more edges than a part may have
+        if section.method != "auto":
+            raise
+        return assign(graph, section.trainers, seed=config.seed, **WALKS)
 
 
 def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph, *, by_place: bool = False) -> Assignment:

@@ -18,7 +18,7 @@ from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import typed_nodes
 from graph_emb.run.family import family_of
-from graph_emb.run.parallel import Trainers, assigned, policies_for
+from graph_emb.run.parallel import WALKS, Trainers, assigned, policies_for
 from partition.assignment import Assignment
 from tests.ogb_layout import write_mag
 from tests.ranks import Ranks
@@ -223,3 +223,14 @@ def test_parts_of_walks_share_nodes_evenly_whatever_edges_they_have(ranks: Ranks
     for model, section in (("line", {}), ("deepwalk", {"method": "multilevel"})):
         for _, cut in ranks.run(nodes_and_cut_of_a_rank, 2, model, section):
             assert cut > 100
+
+
+def test_a_hub_with_most_of_the_edges_is_no_obstacle() -> None:
+    star = HeteroGraph({"n": 31}, {("n", "to", "n"): (np.arange(1, 31), np.zeros(30, np.int64))})
+    section = {"mode": "collective", "trainers": 3}
+    for limits in (None, WALKS):
+        found = assigned(star, config_from({"model": "line", "dataset": "x", "parallel": section}), limits=limits)
+        assert sorted(np.bincount(found.parts["n"])) == [10, 10, 11]
+    named = config_from({"model": "line", "dataset": "x", "parallel": {**section, "method": "multilevel"}})
+    with pytest.raises(ge.PartitionError, match="above the limit"):
+        assigned(star, named)

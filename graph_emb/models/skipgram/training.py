@@ -54,7 +54,7 @@ __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "
 TOKENS_PER_BATCH = 1 << 18  # about 0.1 s of the fused kernel: the progress bar's grain and Ctrl-C's delay
 FILE_INTERVALS = 8
 """Intervals of a batch where rows lie in files."""
-TOKENS_PER_ROUND = 1 << 20  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
+TOKENS_PER_ROUND = 1 << 21  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
 
 
 @dataclass(frozen=True)
