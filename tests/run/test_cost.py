@@ -69,7 +69,7 @@ def test_growing_intervals_send_fewer_bytes() -> None:
     adasum, tokens = bytes_of_token(two_rings(50), parts, config, 2)
     added, fewer = bytes_of_token(two_rings(50), parts, config.model_copy(update={"reduction": "sum"}), 2)
     assert fewer == 80  # 400 exchanges of 6,000 walks of 10 tokens and 2 machines: 8 walks each, rounded up
-    assert tokens == pytest.approx(60_000 / 36 / 2)  # 16 walks 8 times, then .15 of those before
+    assert tokens == pytest.approx(60_000 / 29 / 2)  # 16 walks 6 times, then .2 of those before
     assert adasum < 0.3 * added
 
 

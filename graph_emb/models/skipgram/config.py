@@ -203,7 +203,7 @@ class SkipGramConfig(SkipGramTraining):
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
             None: a 400th of its walks in the whole training, or as many as have a token for each node of the graph
             between them, whichever is more, at most 16,384 (in kvstore mode 262,144 tokens); with AdaSum
-            (``reduction``) that is the first interval, and later ones are .3 of the walks before, up to a batch. More
+            (``reduction``) that is the first interval, and later ones are .2 of the walks before, up to a batch. More
             let the ranks wait less and learn less from each other. In kvstore mode whatever the rule, and in Hogwild,
             trainers exchange nothing then but wait for each other; in Hogwild by default a 50th of the walks, at most
             262,144 tokens.

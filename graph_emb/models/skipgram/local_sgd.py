@@ -44,7 +44,7 @@ MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
 COPIES = 0.125
 """Memory of copies of rows that lie in files, in units of what is held of these."""
-GROWTH = 0.3
+GROWTH = 0.2
 """Of all walks so far, the share that an interval is long by default where changes are joined by AdaSum: rows move far
 at first, and less and less."""
 LEAST_INTERVALS = 16

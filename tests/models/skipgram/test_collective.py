@@ -112,11 +112,11 @@ def test_sgd_joins_what_each_rank_has_learnt(
 
 @pytest.mark.dist
 def test_intervals_grow_with_the_walks_behind_them(ranks: Ranks) -> None:
-    """Two walks of each rank at first, then .3 of the walks so far."""
+    """Two walks of each rank at first, then .2 of the walks so far."""
     found = ranks.run(trained_on_a_rank, 2, SMALL, [0, 25, 40], {})
     borders = [0]
     while borders[-1] < 160:
-        borders.append(min(160, borders[-1] + max(2, int(0.3 * borders[-1]))))
+        borders.append(min(160, borders[-1] + max(2, int(0.2 * borders[-1]))))
     expected = exchanged(SkipGramConfig(**SMALL), [0, 25, 40], 2, borders)
     for rank in found:
         assert rank["pushes"] == len(borders) - 1
