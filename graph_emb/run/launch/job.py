@@ -128,6 +128,8 @@ def run_host(
         processes += plan.trainers(command, hosts, index, meeting.port, logs, per_trainer, variables)
         try:
             watch.run(processes, stop=meeting.failure)
+            if reason := meeting.stay():
+                raise watch.ProcessFailure(reason, 1)
         except watch.ProcessFailure as failure:
             failure.complete = meeting.end == COMPLETE or complete()
             failure.final = failure.final or meeting.end is not None or failure.complete

@@ -164,6 +164,7 @@ class Meeting:
         self._own: str | None = None
         self._chosen: str | None = None  # who takes part, as the first machine says it
         self._facts: dict[int, str] = {}
+        self._first_left = False
         self._over = threading.Event()
         self._listening = threading.Thread(target=self._listen, daemon=True)
         if self._others:
@@ -244,9 +245,18 @@ class Meeting:
             return f"the launcher of host {self._machines.hosts[0].address} has not answered for {SILENCE:g} s"
         return self._reason
 
+    def stay(self) -> str | None:
+        """Return when the first machine leaves, or why the job must end: a restart needs the machines that are done."""
+        with contextlib.suppress(KeyboardInterrupt):  # here all is done, and the others go on
+            while self._others and self._machines.index and not self._first_left:
+                if reason := self.failure():
+                    return reason
+                time.sleep(LISTEN / 4)
+        return self._reason
+
     def _listen(self) -> None:
         store, hosts, own = self._store, self._machines.hosts, self._machines.index
-        said = first_left = chosen = False
+        said = chosen = left = False
         while not self._over.wait(LISTEN):
             try:
                 if self._own is not None and not said:
@@ -260,7 +270,7 @@ class Meeting:
                     chosen = True
                 elif own and self._chosen is None and store.check(["present"]):
                     self._chosen = store.get("present").decode()
-                first_left = first_left or store.check(["left/0"])
+                left = left or store.check(["left/0"])
                 failed = [number for number in self._others if store.check([f"failed/{number}"])]
                 if failed:
                     text = store.get(f"failed/{failed[0]}").decode()
@@ -268,10 +278,12 @@ class Meeting:
                         self.end = store.get(f"end/{failed[0]}").decode()
                     self._reason = f"host {hosts[failed[0]].address}: {text}"
                     return
+                self._first_left = left
             except RuntimeError:
-                if not first_left:
+                if not left:
                     self._reason = f"the launcher of host {hosts[0].address} is gone"
                     return
+                self._first_left = True
             self._heard = time.monotonic()
 
     def leave(self, failed: str | None = None, end: str | None = REFUSED) -> None:

@@ -157,6 +157,37 @@ run_healing(command, Machines(hosts, index, port), Restarts(2, 60.0), lambda _: 
 """
 
 
+EARLY = """
+import os, pathlib, signal, sys, time
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+done = pathlib.Path(sys.argv[1], f"{restart}-1")
+if rank == "1":
+    done.with_suffix(".new").write_text(f"{os.environ['WORLD_SIZE']} {os.getpid()}")
+    done.with_suffix(".new").rename(done)
+elif restart == "0":
+    while not done.exists():
+        time.sleep(0.01)
+    while pathlib.Path("/proc", done.read_text().split()[1]).exists():  # until its launcher knows it
+        time.sleep(0.01)
+    time.sleep(float(sys.argv[2]))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_machine_that_is_done_stays_for_the_first_one(tmp_path: Path) -> None:
+    """The first one still judges and writes the run: where it fails, the job starts again on both."""
+    command = [sys.executable, "-c", EARLY, str(tmp_path), "0.5"]
+    hosts = [Host("127.0.0.1", 1), Host("127.0.0.2", 1)]
+
+    def act(machines: Machines) -> None:
+        both = Machines(hosts, machines.index, machines.port)
+        logs = tmp_path / f"logs-{machines.index}"
+        run_healing(command, both, Restarts(1, 60.0), lambda _: command, logs=logs, threads=1)
+
+    assert on_two_hosts(act) == [None, None]
+    assert (tmp_path / "1-1").read_text().split()[0] == "2"
+
+
 def test_launchers_that_import_torch_themselves_meet_again(tmp_path: Path) -> None:
     """In this process torch is there before, and launchers let go of the port: no test saw that others did not."""
     words = [sys.executable, "-c", LAUNCHER, str(tmp_path), FAILS]
