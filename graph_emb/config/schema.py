@@ -148,8 +148,8 @@ class TrainSection(Settings):
     @classmethod
     def _is_a_size(cls, value: str | None) -> str | None:
         try:
-            if value is not None:
-                memory_bytes(value)
+            if value is not None and memory_bytes(value) < 1:
+                raise ValueError("must be at least 1 byte")
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return value
@@ -173,7 +173,7 @@ class TrainSection(Settings):
         """
         if self.memory is None:
             return HOST
-        memory = int(memory_bytes(self.memory) * share) // tables
+        memory = max(1, int(memory_bytes(self.memory) * share) // tables)
         if parts:
             return Buckets(self.scratch or gettempdir(), memory, self.policy, leftover="remove", parts=parts)
         return File(self.scratch or gettempdir(), memory, self.policy, leftover="remove")

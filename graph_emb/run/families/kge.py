@@ -91,6 +91,8 @@ class KGEFamily(Family):
             self._choose_buckets(graph.num_entities)
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
         placement, kept = self._placement(), self.model.share_kept(self.model.dim, graph.num_entities)
+        if placement != HOST and not self.model.composed:
+            self._check_room(graph.num_entities)
         if placement != HOST and self.model.composed:
             raise ConfigError(
                 f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "
@@ -112,25 +114,41 @@ class KGEFamily(Family):
         Raises:
             ConfigError: several trainers, or memory that holds too little of the table.
         """
-        section, model = self.config.train, self.model
+        section = self.config.train
         filled: dict[str, int | None] = {"buckets": 0}
         if self.config.parallel.mode != "local":
             raise ConfigError(
                 "train.buckets = auto: one process trains triples by buckets; leave parallel.mode or train.buckets out"
             )
         if section.memory is not None:
-            clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
-            specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
-            memory = section.placement().memory_bytes
-            frames, pages = held_pages(num_entities, model.dim, memory, model.table_dtype, specs)
-            found = (0, None) if frames >= pages else _fewest_parts(frames, pages, min(MOST_BUCKETS, num_entities))
+            (frames, pages), most = self._held_pages(num_entities), min(MOST_BUCKETS, num_entities)
+            found = (0, None) if frames >= pages else _fewest_parts(frames, pages, most)
             if found is None:
                 raise ConfigError(
-                    f"train.memory = {section.memory!r} does not hold {HELD[-1]} of {MOST_BUCKETS:,} parts of "
+                    f"train.memory = {section.memory!r} does not hold {HELD[-1]} of {most:,} parts of "
                     f"{num_entities:,} entities; raise it, or leave train.buckets out"
                 )
             filled = dict(zip(("buckets", "resident"), found, strict=True))
-        self._take(self.config.model_copy(update={"model": model.model_copy(update=filled)}))
+        self._take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
+
+    def _held_pages(self, num_entities: int) -> tuple[int, int]:
+        """How many pages of entities with their state ``train.memory`` holds, and how many there are."""
+        model = self.model
+        clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
+        specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
+        memory = self.config.train.placement().memory_bytes
+        return held_pages(num_entities, model.dim, memory, model.table_dtype, specs)
+
+    def _check_room(self, num_entities: int) -> None:
+        """Raise a ConfigError where ``train.memory`` holds no page, or not two parts of ``train.buckets``."""
+        (frames, pages), parts = self._held_pages(num_entities), self.model.buckets
+        least = min(max(1, pages), 2 * -(-pages // parts)) if parts else 1
+        if frames < least:
+            what = f"two of {parts} parts" if parts else "a page"
+            raise ConfigError(
+                f"train.memory = {self.config.train.memory!r} does not hold {what} of {num_entities:,} entities with "
+                f"their state; raise it{', or train.buckets' if parts else ''}"
+            )
 
     def _bucket_plan(self) -> str:
         """The order of training by buckets, in a line."""

@@ -46,6 +46,7 @@ from graph_emb.run.evaluation import (
 from graph_emb.run.families.walk_tables import (
     bucket_plan,
     cache_metrics,
+    check_room,
     computed_rows,
     first_rows,
     fit_skipgram,
@@ -94,6 +95,8 @@ class PlainFamily(Family):
             self._plan = file_plan(count, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
         if getattr(self.model, "buckets", 0) is None:
             self._take(with_buckets(self.config, self._recipes(dataset), count))
+        if (recipes := self._recipes(dataset)) and config.train.memory is not None:
+            check_room(self.config, recipes, count)
         return dataset
 
     def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:

@@ -32,7 +32,7 @@ from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
-from graph_emb.table.tier.shard import fewest_parts
+from graph_emb.table.tier.shard import fewest_parts, held_pages
 
 
 def fit_skipgram(
@@ -107,13 +107,35 @@ def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes
     """
     placement = config.train.placement(tables=sum(recipe.tables for recipe in recipes))
     wanted = [fewest_buckets(recipe, placement, num_nodes) for recipe in recipes]
-    most = max(MOST_BUCKETS + 1 if parts is None else parts for parts in wanted)
-    if most > MOST_BUCKETS:
+    most, limit = max(MOST_BUCKETS + 1 if parts is None else parts for parts in wanted), min(MOST_BUCKETS, num_nodes)
+    if most > limit:
         raise ConfigError(
-            f"train.memory = {config.train.memory!r} does not hold two of {MOST_BUCKETS:,} parts of {num_nodes:,} rows "
+            f"train.memory = {config.train.memory!r} does not hold two of {limit:,} parts of {num_nodes:,} rows "
             "in each table; raise it, or leave train.buckets out"
         )
     return config.model_copy(update={"model": config.model.model_copy(update={"buckets": most})})
+
+
+def check_room(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: int) -> None:
+    """Raise a ConfigError where ``train.memory`` holds too little of each table for SGD in place.
+
+    Args:
+        config: With ``train.buckets`` as a number.
+        recipes: As of ``with_buckets``.
+        num_nodes: N.
+    """
+    model: Any = config.model
+    parts: int = model.buckets
+    placement = config.train.placement(parts, sum(recipe.tables for recipe in recipes), tables_share(model))
+    for recipe in recipes if placement != HOST else ():
+        held, pages = held_pages(num_nodes, recipe.dim, placement.memory_bytes)
+        least = min(max(1, pages), 2 * -(-pages // parts)) if parts else 1
+        if not recipe.in_place or held >= least:
+            continue
+        what = f"two of {parts} parts of {num_nodes:,} rows in" if parts else "a page of"
+        fitting = fewest_buckets(recipe, config.train.placement(tables=sum(one.tables for one in recipes)), num_nodes)
+        more = f", or take train.buckets={fitting}" if parts and fitting else ""
+        raise ConfigError(f"train.memory = {config.train.memory!r} does not hold {what} each table; raise it{more}")
 
 
 def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_length: int, per_epoch: int) -> str:

@@ -180,8 +180,14 @@ def test_too_little_memory_for_parts_and_trainers_are_refused(tmp_path: Path, fr
     triples = tmp_path / "triples.tsv"
     triples.write_text("\n".join(f"a{k}\tr\ta{7 * k % 400}" for k in range(400)) + "\n", encoding="utf-8")
     train = {"buckets": "auto", "memory": "8KiB", "scratch": str(tmp_path / "rows")}
-    with pytest.raises(ConfigError, match=r"train.memory = '8KiB' does not hold 3 of 4,096 parts of 400 entities"):
+    with pytest.raises(ConfigError, match=r"train.memory = '8KiB' does not hold 3 of 400 parts of 400 entities"):
         ge.pipeline("distmult", str(triples), dim=64, train=train)
+    ge.shutdown()
+    with pytest.raises(ConfigError, match=r"train.memory = '8KiB' does not hold two of 4 parts of 400 entities with"):
+        ge.pipeline("distmult", str(triples), dim=64, train={**train, "buckets": 4})
+    ge.shutdown()
+    with pytest.raises(ConfigError, match=r"train.memory = '900' does not hold a page of 400 entities with"):
+        ge.pipeline("distmult", str(triples), dim=64, train={**train, "memory": "900", "buckets": 0})
     ge.shutdown()
     with pytest.raises(ConfigError, match=r"train.buckets = auto: one process trains triples by buckets"):
         ge.pipeline("distmult", str(triples), train={"buckets": "auto"}, parallel={"mode": "collective"})

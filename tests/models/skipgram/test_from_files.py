@@ -180,8 +180,26 @@ def test_buckets_are_as_few_as_the_memory_wants(
 
 
 def test_auto_buckets_of_too_little_memory_are_refused(edges: Path) -> None:
-    with pytest.raises(ge.ConfigError, match=r"train.memory = '8KiB' does not hold two of 1,024 parts of"):
+    with pytest.raises(ge.ConfigError, match=r"train.memory = '8KiB' does not hold two of (\d\d) parts of \1 rows"):
         ge.pipeline("deepwalk", edges, dim=512, train={"buckets": "auto", "memory": "8KiB"})
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "said"),
+    [
+        ("deepwalk", {"memory": "125KiB", "buckets": 2}, r"two of 2 parts .* or take train.buckets=4$"),
+        ("line", {"memory": "80KiB", "buckets": 2}, r"two of 2 parts .* or take train.buckets=\d+$"),
+        ("deepwalk", {"memory": 1}, "a page of each table; raise it$"),
+    ],
+)
+def test_memory_that_is_too_little_is_told_as_the_run_was_given_it(
+    edges: Path, tmp_path: Path, model: str, train: dict[str, Any], said: str
+) -> None:
+    """A table's share of it was named, which no setting has: of 1 byte, memory=0."""
+    with pytest.raises(ge.ConfigError, match=rf"train.memory = '{train['memory']}' does not hold {said}"):
+        ge.pipeline(model, edges, dim=512, train={**train, "scratch": str(tmp_path / "rows")})
+    with pytest.raises(ge.ConfigError, match=r"^train.memory = '?0'?: must be at least 1 byte$"):
+        ge.pipeline(model, edges, dim=512, train={**train, "memory": "0"})
 
 
 def test_auto_buckets_of_a_placement_are_its_parts(tmp_path: Path) -> None:
