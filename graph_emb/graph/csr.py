@@ -370,7 +370,13 @@ def _merge_duplicates(
         return indptr, indices, data
     positions = np.flatnonzero(is_first)
     if duplicates == "sum":
-        data = np.add.reduceat(data, positions, dtype=np.float64).astype(np.float32)
+        total = np.add.reduceat(data, positions, dtype=np.float64)
+        if (most := total.max()) > np.finfo(np.float32).max:
+            raise DataError(
+                f"graph: weights of a repeated edge add up to {most:g}, past float32; rescale the weights, or take "
+                "duplicates='first'"
+            )
+        data = total.astype(np.float32)
     else:
         data = data[positions]
     before = np.zeros(len(indices) + 1, dtype=np.int64)

@@ -69,6 +69,12 @@ def test_summing_repeated_edges_without_weights_counts_them() -> None:
     assert Graph.from_edges([0, 0, 1], [1, 1, 2]).weights is None
 
 
+def test_weights_that_add_up_past_float32_are_refused() -> None:
+    """They became inf, and the error was of negatives of a graph without edges."""
+    with pytest.raises(DataError, match=r"add up to 6e\+38, past float32; rescale the weights, or take duplicates"):
+        Graph.from_edges([0, 0, 1], [1, 1, 2], weights=[3e38, 3e38, 1.0], duplicates="sum")
+
+
 def test_weights_that_are_all_one_are_not_stored() -> None:
     assert Graph.from_edges([0], [1], weights=[1.0]).weights is None
     assert Graph.from_edges([0], [1], weights=[2.0]).weights.dtype == np.float32

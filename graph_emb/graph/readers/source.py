@@ -96,8 +96,9 @@ class ReadOptions:
                 except ValidationError:
                     raise ConfigError(f"{option}={value!r}: expected {kind.__metadata__[-1]}") from None
         most = self.num_nodes
-        if most is not None and min(most.values() if isinstance(most, Mapping) else [most], default=1) < 1:
-            raise ConfigError(f"num_nodes={most}: must be at least 1")
+        counts = list(most.values()) if isinstance(most, Mapping) else [] if most is None else [most]
+        if not all(1 <= count <= MOST_NODES for count in counts):
+            raise ConfigError(f"num_nodes={most}: must be at least 1 and at most {MOST_NODES}")
 
     @property
     def id_limit(self) -> int | None:
@@ -116,6 +117,8 @@ class ReadOptions:
 
 KINDS: dict[str, Any] = get_type_hints(ReadOptions, include_extras=True)
 """The type of each option's value and, unless it chooses one of some words, the words for that type."""
+MOST_NODES = 3_037_000_499
+"""Of a type: pairs of them are numbered by int64."""
 COMMON_OPTIONS = (
     *("name", "format", "directed", "duplicates", "self_loops", "isolated", "reverse_types", "weight"),
     "progress",
@@ -404,13 +407,14 @@ def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[
             total = size.astype(np.float32)
         else:
             kind = weights.dtype if weights.dtype.kind == "f" else np.int64
-            total = np.bincount(group.ravel(), weights=weights.astype(np.float64)).astype(kind)
+            with np.errstate(over="ignore"):  # a graph refuses a weight that is not finite
+                total = np.bincount(group.ravel(), weights=weights.astype(np.float64)).astype(kind)
         merged.data[WEIGHT] = total[order]
     return merged
 
 
 def _keys(src: np.ndarray, dst: np.ndarray, num_destinations: int) -> np.ndarray:
-    """One int64 for each pair; fits up to three billion nodes of a type."""
+    """One int64 for each pair; ``MOST_NODES`` of a type fit."""
     return src.astype(np.int64) * max(num_destinations, 1) + dst
 
 

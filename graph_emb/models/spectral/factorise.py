@@ -69,11 +69,12 @@ def netmf_matrix(graph: Graph, config: NetMFConfig, seed: int = 0) -> Matrix:
     With ``rank`` h the normalised adjacency matrix is its h largest eigenpairs (their algorithm 4), whose powers are
     those of the eigenvalues.
     """
-    adjacency = graph.to_scipy().astype(np.float32)
+    adjacency = graph.to_scipy().astype(np.float64)
+    adjacency.data /= adjacency.data.max(initial=1.0)  # the matrix is the same in any unit of the weights
     degrees = np.asarray(adjacency.sum(axis=1)).ravel()
     roots = np.divide(1.0, np.sqrt(degrees), out=np.zeros_like(degrees), where=degrees > 0)
-    normal = sparse.diags_array(roots) @ adjacency @ sparse.diags_array(roots)
-    scale = float(degrees.sum(dtype=np.float64)) / (config.num_negatives * config.window)
+    normal = (sparse.diags_array(roots) @ adjacency @ sparse.diags_array(roots)).astype(np.float32)
+    scale = float(degrees.sum()) / (config.num_negatives * config.window)
     if config.rank is None or config.rank >= graph.num_nodes - 1:
         term = normal.toarray()
         total = term.copy()

@@ -51,6 +51,14 @@ def test_a_value_of_another_kind_is_refused(tmp_path: Path, options: dict[str, A
         read_graph(tmp_path / "g.csv", **options)
 
 
+@pytest.mark.parametrize("count", [0, 2**63, {"_N": 2**40}])
+def test_more_nodes_than_pairs_of_them_have_numbers_are_refused(tmp_path: Path, count: Any) -> None:
+    """2**63 was an OverflowError, and at 2**40 different edges counted as one."""
+    (tmp_path / "g.csv").write_text("0,1\n1,2\n")
+    with pytest.raises(ConfigError, match=r"^num_nodes=.*: must be at least 1 and at most 3037000499$"):
+        read_graph(tmp_path / "g.csv", num_nodes=count)
+
+
 def test_the_command_line_tells_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.csv").write_text("0,1\n1,2\n")
     words = ["build", str(tmp_path / "g.csv"), "--parts", "2", "--out", str(tmp_path / "o")]

@@ -40,6 +40,15 @@ def test_the_matrix_of_netmf_is_the_papers(weighted: bool) -> None:
     assert not found[NUM].any(), "a node without edges has no context"
 
 
+@pytest.mark.parametrize("unit", [1e37, 1e-37])
+def test_the_matrix_of_netmf_is_the_same_in_any_unit_of_the_weights(unit: float) -> None:
+    """Sums of weights past float32 were inf, and the factorisation ended with a traceback."""
+    one = graph(weighted=True)
+    other = Graph(one.indptr, one.indices, (one.weights * unit).astype(np.float32), one.directed)
+    settings = NetMFConfig(dim=2, window=3, rank=None)
+    np.testing.assert_allclose(netmf_matrix(other, settings), netmf_matrix(one, settings), rtol=1e-5, atol=1e-6)
+
+
 def test_eigenpairs_stand_for_the_powers_of_the_matrix() -> None:
     """All but negative eigenvalues: those of even powers are missing, as in the paper's algorithm."""
     a = dense()
