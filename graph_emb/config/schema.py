@@ -461,20 +461,24 @@ class RunConfig(Settings):
             self._check_shared_triples(model)
         if not isinstance(model, SkipGramTraining):
             return self
-        paced = self.parallel.mode == "kvstore"
-        for name, value, honoured in (
-            ("exchange_walks", model.exchange_walks, model.in_place or paced),
-            ("negative_pool", model.negative_pool, model.in_place),
-            ("remote_negatives", model.remote_negatives, model.in_place and not paced and not self.parallel.hogwild),
-            ("overlap", model.overlap, model.in_place and not paced and not self.parallel.hogwild),
-            ("reduction", model.reduction, model.in_place and not paced and not self.parallel.hogwild),
-            ("hogwild", self.parallel.hogwild, model.in_place or paced),
+        hogwild, paced, wire = self.parallel.hogwild, self.parallel.mode == "kvstore", self.parallel.wire_dtype
+        rule = f"train.rule={model.rule}, train.path={model.path}, model.dtype={model.dtype}; it is for sgd in place"
+        for name, value, by_any_rule, of_copies in (
+            ("exchange_walks", model.exchange_walks, paced, False),
+            ("negative_pool", model.negative_pool, False, True),
+            ("remote_negatives", model.remote_negatives, False, True),
+            ("overlap", model.overlap, False, True),
+            ("reduction", model.reduction, False, True),
+            ("wire_dtype", wire, True, not paced),  # servers on several machines have an exchange all the same
+            ("hogwild", hogwild, paced, False),
         ):
-            if value and not honoured:
-                rule = f"train.rule={model.rule}, train.path={model.path}, model.dtype={model.dtype}"
-                raise ValueError(f"parallel.{name} has no effect with {rule}; it is for sgd in place, leave it out")
-        if self.parallel.hogwild and model.negative_pool:
-            raise ValueError("parallel.negative_pool has no effect with parallel.hogwild, which copies no rows")
+            reason = "" if model.in_place or by_any_rule else rule
+            if of_copies and hogwild:
+                reason = reason or "parallel.hogwild=true, which copies no rows"
+            if paced and name in ("remote_negatives", "overlap", "reduction"):
+                reason = reason or "parallel.mode=kvstore; it is for mode=collective"
+            if value and reason:
+                raise ValueError(f"parallel.{name} has no effect with {reason}, leave it out")
         return self
 
     def _check_shared_triples(self, model: KGEConfig) -> None:

@@ -270,7 +270,17 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
         ({**COLLECTIVE, "reduction": "adasum", "overlap": True}, {}, "reduction = 'adasum' needs the changes of one"),
         ({**COLLECTIVE, "negative_pool": 9}, {"rule": "adam"}, "parallel.negative_pool has no effect with train.rule"),
         ({**COLLECTIVE, "remote_negatives": 9}, {"rule": "adam"}, "parallel.remote_negatives has no effect with"),
-        ({**COLLECTIVE, "remote_negatives": 9, "hogwild": True}, {}, "parallel.remote_negatives has no effect with"),
+        ({**COLLECTIVE, "remote_negatives": 9, "hogwild": True}, {}, "negatives has no effect with parallel.hogwild"),
+        (
+            {**COLLECTIVE, "wire_dtype": "float16", "hogwild": True},
+            {},
+            "wire_dtype has no effect with parallel.hogwild",
+        ),
+        (
+            {**COLLECTIVE, "reduction": "sum", "hogwild": True},
+            {},
+            "parallel.reduction has no effect with parallel.hogwild",
+        ),
         ({**COLLECTIVE, "remote_negatives": 9, "negative_pool": 9}, {}, "no effect with negative_pool"),
         ({**COLLECTIVE, "overlap": True}, {"rule": "adam"}, "parallel.overlap has no effect with train.rule"),
         ({**COLLECTIVE, "overlap": True, "hogwild": True}, {}, "parallel.overlap has no effect with"),
@@ -278,12 +288,12 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
         (
             {"mode": "kvstore", "servers": 1, "trainers": 2, "reduction": "adasum"},
             {},
-            "parallel.reduction has no effect with",
+            "parallel.reduction has no effect with parallel.mode=kvstore",
         ),
         (
             {"mode": "kvstore", "servers": 1, "trainers": 2, "overlap": True},
             {},
-            "parallel.overlap has no effect with",
+            "parallel.overlap has no effect with parallel.mode=kvstore",
         ),
         ({**COLLECTIVE, "remote_negatives": 32}, {}, "remote_negatives is 32 of 32 shared_negatives"),
         ({**COLLECTIVE, "hogwild": True}, {"rule": "adam"}, "parallel.hogwild has no effect with train.rule"),
@@ -300,6 +310,14 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
 def test_exchanges_that_nobody_makes_are_refused(parallel: dict[str, Any], train: dict[str, Any], message: str) -> None:
     with pytest.raises(ge.ConfigError, match=message):
         ge.pipeline("deepwalk", "digits", parallel=parallel, train=train)
+
+
+def test_rows_that_travel_between_machines_of_servers_may_be_rounded_beside_hogwild() -> None:
+    base = {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}}
+    kvstore = {"mode": "kvstore", "servers": 1, "trainers": 2, "hogwild": True, "wire_dtype": "float16"}
+    assert config_from(base, {"parallel": kvstore}).parallel.wire_dtype == "float16"
+    adagrad = {"train": {"rule": "adagrad"}, "parallel": {**COLLECTIVE, "wire_dtype": "float16"}}
+    assert config_from(base, adagrad).parallel.wire_dtype == "float16"
 
 
 def test_trainers_of_servers_meet_as_often_under_any_rule() -> None:

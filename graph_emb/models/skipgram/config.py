@@ -28,6 +28,8 @@ MOST_WALKS = 100_000
 """From each first node, per epoch."""
 MOST_BUCKETS = 1_024
 """Parts of the nodes."""
+OF_WHOLE_WALKS = (("negative_scope", "global"), ("negative_pool", 0), ("remote_negatives", None), ("subsample", 0))
+"""Fields that typed negatives do without, and their defaults."""
 
 
 class SkipGramTraining(TableKind, WarmUp):
@@ -210,7 +212,7 @@ class SkipGramConfig(SkipGramTraining):
         remote_negatives: There, in collective mode: how many of a block's ``shared_negatives`` are nodes of other
             ranks, whose rows travel; the rest are the rank's own, and all are weighted so that the expected step is
             that of one process (``NearNegativeSampler``). Few of them count much each: steps are bounded, and vary
-            more, which costs quality at high rates. None: as one process draws them. No effect on typed negatives.
+            more, which costs quality at high rates. None: as one process draws them. Refused with typed negatives.
         reduction: There, what becomes of the changes that several ranks made to one row: ``adasum`` (Maleki et al.
             2021) takes what two of them have in common once, in collective mode without ``overlap``, where it is the
             default; ``sum`` adds them up.
@@ -254,7 +256,7 @@ class SkipGramConfig(SkipGramTraining):
 
     @model_validator(mode="after")
     def _typed_negatives_need_whole_walks(self) -> SkipGramConfig:
-        for name, usual in (("negative_scope", "global"), ("negative_pool", 0), ("subsample", 0)):
+        for name, usual in OF_WHOLE_WALKS:
             if self.typed_negatives and getattr(self, name) != usual:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r} with typed_negatives, which are drawn by the type of each "

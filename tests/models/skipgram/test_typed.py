@@ -117,6 +117,7 @@ def test_types_of_negatives_change_the_rows() -> None:
         ({"subsample": 1e-3}, "subsample is 0.001 with typed_negatives"),
         ({"negative_scope": "local"}, "negative_scope is 'local' with typed_negatives"),
         ({"negative_pool": 9}, "negative_pool is 9 with typed_negatives"),
+        ({"remote_negatives": 2}, "remote_negatives is 2 with typed_negatives"),
     ],
 )
 def test_what_types_cannot_go_with_is_refused(options: dict[str, Any], message: str) -> None:
