@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,3 +85,14 @@ def test_an_output_that_nobody_reads_is_the_same_status(code: str) -> None:
         process.communicate(timeout=120)
         codes.append(process.returncode)
     assert codes[0] == codes[1] != 0
+
+
+def test_a_signal_to_a_group_reaches_what_its_first_process_started() -> None:
+    other = "import os, sys; print(os.getpgrp(), flush=True); sys.stdin.read()"
+    program = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {other!r}]))"
+    for start in (warm.Cold, warm.Popen):
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with start([sys.executable, "-c", program], process_group=0, **streams) as process:
+            assert int(process.stdout.readline()) == process.pid
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.stdout.read() == ""  # ends when no process has it open

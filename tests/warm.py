@@ -137,12 +137,18 @@ def _request(given: dict[str, Any]) -> dict[str, Any] | None:
         "environment": environment,
         "folder": os.path.abspath(os.fspath(given["cwd"] or ".")),
         "session": given["start_new_session"],
-        "group": given.get("process_group", -1),
+        "group": _group(given),
         "asked_by": os.getpid(),
         "network": network,
         "mount": mount,
         "dies_with_us": given["preexec_fn"] is not None,
     }
+
+
+def _group(given: dict[str, Any]) -> int:
+    """The process group of a start, 0: one of its own; signals to a job reach its processes."""
+    asked = given.get("process_group", -1)
+    return os.getpgrp() if asked < 0 and not given["start_new_session"] else max(asked, 0)
 
 
 def _read_at_loading(environment: Any) -> dict[str, str]:
@@ -332,7 +338,7 @@ def _becomes(request: dict[str, Any], opened: Sequence[int]) -> Callable[[], Non
         Cold(["sh", "-c", f"mount --make-rprivate / && {request['mount']}", "sh", "true"]).wait()
     if request["session"]:
         os.setsid()
-    if request["group"] >= 0:
+    with contextlib.suppress(PermissionError):  # the group of another session, or one that has ended, takes nobody
         os.setpgid(0, request["group"])
     for number, descriptor in enumerate(opened):
         os.dup2(descriptor, number)

@@ -160,7 +160,6 @@ LONG = {
 }
 
 
-@pytest.mark.cold
 @pytest.mark.parametrize(
     ("model", "mode", "number"),
     [
