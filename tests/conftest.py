@@ -48,7 +48,7 @@ LONGEST = [
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach what the tests start: a shell's background job ignores it, and so would all its children.
 
-    All workers fork their tests' processes from one warm process, which the first of these processes makes import.
+    All workers are forks of one warm process, and so are their tests' processes.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,6 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
         server = warm.server()
         os.environ[warm.PLACE] = server.__enter__()
         config.add_cleanup(lambda: server.__exit__(None, None, None))
+    subprocess.Popen = warm.Cold  # type: ignore[misc]  # a worker is a fork of the warm process, which has the other
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Workers start warm, too: each imported torch, DGL and graph_emb anew."""
+    subprocess.Popen = warm.Popen  # type: ignore[misc]
 
 
 @pytest.hookimpl(tryfirst=True)

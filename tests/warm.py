@@ -126,8 +126,9 @@ def _request(given: dict[str, Any]) -> dict[str, Any] | None:
         mount, words = words[4], words[6:]
     environment = {os.fsdecode(k): os.fsdecode(v) for k, v in (given["env"] or os.environ).items()}
     environment[PLACE] = os.environ[PLACE]
+    at_once = bool(environment.get("PYTHONUNBUFFERED"))
     if words[1:2] == ["-u"]:
-        environment["PYTHONUNBUFFERED"] = words.pop(1)
+        at_once = bool(words.pop(1))
     if words[:1] != [sys.executable] or len(words) < 2 or (words[1][0] == "-" and words[1] not in ("-c", "-m")):
         return None
     if _read_at_loading(environment) != _read_at_loading(os.environ) or _has_another_package(environment):
@@ -135,6 +136,7 @@ def _request(given: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "words": words[1:],
         "environment": environment,
+        "at_once": at_once,
         "folder": os.path.abspath(os.fspath(given["cwd"] or ".")),
         "session": given["start_new_session"],
         "group": _group(given),
@@ -348,10 +350,9 @@ def _becomes(request: dict[str, Any], opened: Sequence[int]) -> Callable[[], Non
     os.environ.update(request["environment"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = _stream(0, sys.__stdin__, False)
-    sys.stdout = sys.__stdout__ = _stream(1, sys.__stdout__, at_once)
-    sys.stderr = sys.__stderr__ = _stream(2, sys.__stderr__, at_once)
+    sys.stdout = sys.__stdout__ = _stream(1, sys.__stdout__, request["at_once"])
+    sys.stderr = sys.__stderr__ = _stream(2, sys.__stderr__, request["at_once"])
     tempfile.tempdir = None  # $TMPDIR may be another one
     random.seed()
     np.random.seed()
