@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 import graph_emb as ge
@@ -24,7 +25,6 @@ from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.run.about import FREE_FIELDS, FREE_SECTIONS, about, about_now
-from tests import warm
 
 RUN: dict[str, Any] = {"num_walks": 2, "walk_length": 10, "dim": 4, "threads": 1, "evaluate": False, "epochs": 2}
 COUNTS = ("epoch", "walks", "tokens")
@@ -201,16 +201,16 @@ def killed_at_the_first_checkpoint(command: list[str], out: Path) -> None:
     """
     line, folder = [sys.executable, "-m", "graph_emb", *command], out.with_name(f"{out.name}-checkpoints")
     for _ in range(10):
-        job = warm.Cold(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        job = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0)
         while not list(folder.glob("*/manifest.json")):
             assert job.poll() is None, job.communicate()[1].decode()
             time.sleep(0.01)
-        processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):  # trainers end with their launcher
-                process.kill()
+        with contextlib.suppress(ProcessLookupError):  # until all of the group, trainers and servers too, are gone
+            while True:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.poll()
+                time.sleep(0.01)
         job.communicate()
-        psutil.wait_procs(processes[1:], timeout=60)
         if not out.exists():
             return
         shutil.rmtree(out)
