@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
+from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.compiled import COMPILING
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.notebook import Card
@@ -208,7 +208,7 @@ def run(
             if ranks is not None and ranks.rank > 0:
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
                 with held_interrupts():
-                    trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
+                    trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log, config)))
                 metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
                 return PipelineResult(config, metrics, None, None)
             if out is not None:
@@ -227,8 +227,11 @@ def run(
 
 AddFiles = Callable[[PipelineResult, Path], None]
 OnEvaluation = Callable[[dict[str, float]], None]
-Checkpoints = Callable[[Log], PeriodicCheckpoints | None]
-"""Opens the checkpoints of one training, given what takes the lines of the history so far; None: none are wanted."""
+Checkpoints = Callable[[Log, RunConfig], PeriodicCheckpoints | None]
+"""Opens the checkpoints of one training, given what takes the lines of the history so far, and the configuration when
+the data has been read; None: none are wanted."""
+CHOSEN = ("train.buckets", "train.resident")
+"""Fields that a run may choose by the data and its memory."""
 
 
 def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> Checkpoints:
@@ -239,7 +242,7 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
     """
     section = config.checkpoint
     if not resume and section.every is None:
-        return lambda replay: None
+        return lambda replay, own: None
     if out is None:
         what = "resume" if resume else f"checkpoint.every = {section.every!r}"
         raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
@@ -248,14 +251,14 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
     def read_about(saved: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**about_now({path: value for path, value in saved.items() if path not in shared}, config), **shared}
 
-    return lambda replay: PeriodicCheckpoints(
+    return lambda replay, own: PeriodicCheckpoints(
         _checkpoint_folder(out),
         section.every,
         keep_last=section.keep_last,
         background=section.background,
         resume=resume,
         overwrite=overwrite,
-        about={**about(config), **shared},
+        about={**about(config), **shared, **{path: value for path, value in fields_of(own).items() if path in CHOSEN}},
         read_about=read_about,
         replay=replay,
     )
@@ -401,7 +404,7 @@ class _Run:
             if folder is not None:
                 folder.append(line)
 
-        checkpoints = self.checkpoints(write)
+        checkpoints = self.checkpoints(write, self.family.config)
 
         def log(line: dict[str, Any]) -> None:
             nonlocal before

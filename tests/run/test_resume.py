@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import graph_emb as ge
 from graph_emb.checkpoint import manifest as manifests
@@ -74,6 +75,20 @@ def test_a_run_stopped_at_the_end_of_an_epoch_has_its_line_once(tmp_path: Path, 
     assert run(tmp_path / "run", stop_after=stop_after, **options) is None
     run(tmp_path / "run", resume=True, **options)
     assert counts_of(tmp_path / "run") == counts_of(tmp_path / "whole")
+
+
+def test_buckets_that_a_run_chose_stay_when_it_goes_on_with_other_memory(tmp_path: Path) -> None:
+    """They were "auto" in the checkpoint, and other memory chose others: another order, kept as that of all the run."""
+    by_number: dict[str, Any] = {"num_walks": 1, "checkpoint": {"every": 1}, "train.scratch": str(tmp_path / "rows")}
+    chosen: dict[str, Any] = {**by_number, "train.buckets": "auto"}
+    whole = run(tmp_path / "whole", **chosen, **{"train.memory": "50KiB"})
+    assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "50KiB"}) is None
+    number = yaml.safe_load((tmp_path / "whole" / "config.yaml").read_text())["train"]["buckets"]
+    assert number > 2
+    with pytest.raises(ConfigError, match=rf"a run with train.buckets = {number}, this one has 0"):
+        run(tmp_path / "run", resume=True, **chosen, **{"train.memory": "10MiB"})
+    by_number |= {"train.buckets": number, "train.memory": "10MiB"}
+    assert np.array_equal(run(tmp_path / "run", resume=True, **by_number), whole)
 
 
 @pytest.mark.usefixtures("small_batches")
