@@ -55,12 +55,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
         ConfigError: a subcommand, flag or value is unknown or missing.
     """
     parser, leaves = build_parser()
-    judged = next((word for word in argv[1:] if not word.startswith("-")), None) if argv[:1] == ["eval"] else None
+    at = next((place for place, word in enumerate(argv) if not word.startswith("-")), len(argv))  # past -q, --debug
+    command, words = argv[at : at + 1], argv[at + 1 :]
+    judged = next((word for word in words if not word.startswith("-")), None) if command == ["eval"] else None
     if judged is not None and f"eval {judged}" not in leaves and (os.sep in judged or os.path.exists(judged)):
-        argv = ["eval", "run", *argv[1:]]
+        argv = [*argv[:at], "eval", "run", *words]
     _refuse_unknown_flags(argv, leaves)
-    if argv[:1] == ["train"] and {"-h", "--help"} & set(argv):
-        leaves["train"].epilog = _epilog_of(argv[1:])
+    if command == ["train"] and {"-h", "--help"} & set(words):
+        leaves["train"].epilog = _epilog_of(words)
     args, rest = parser.parse_known_args(argv)
     overrides = [word for word in rest if "=" in word and args.command in (*TRAINS, "eval run")]
     unexpected = [word for word in rest if word not in overrides]

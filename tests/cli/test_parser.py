@@ -26,6 +26,16 @@ def test_debug_may_stand_before_and_after_the_command(words: list[str]) -> None:
     assert parse(words).debug
 
 
+@pytest.mark.parametrize("flag", ["-q", "--debug"])
+def test_a_flag_before_the_command_changes_no_command(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``-q eval runs/a`` took the folder for a task, and ``-q train MODEL --help`` left the model's settings out."""
+    found = parse([flag, "eval", "runs/a"])
+    assert (found.command, found.run) == ("eval run", "runs/a")
+    with pytest.raises(SystemExit):
+        parse([flag, "train", "deepwalk", "--help"])
+    assert "model.walk_length=40" in capsys.readouterr().out
+
+
 def test_a_negative_value_is_a_value() -> None:
     assert parse(["train", "deepwalk", "--seed", "-1"]).seed == "-1"
 

@@ -60,7 +60,9 @@ def ogb_root(path: Path, root: Any) -> Any:
 
 def needs_root(name: str) -> DataError:
     """The error for a name that is looked up nowhere."""
-    return DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
+    return DataError(
+        f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/, or $GRAPH_EMB_DATA"
+    )
 
 
 def _column(table: np.ndarray) -> np.ndarray:
