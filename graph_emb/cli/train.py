@@ -170,7 +170,10 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     def again(machines: Machines) -> list[str]:
         trainers = sum(host.trainers for host in machines.hosts)
         resumed = [words[0], "--resume", *without(words[1:], {"--resume": 0})]
-        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}"]
+        # Who is left alone exchanges nothing, and a setting of the exchange would be refused.
+        alone = trainers == 1 if config.parallel.mode == "collective" else len(machines.hosts) == 1
+        exact = ["parallel.wire_dtype=null"] if alone and config.parallel.wire_dtype is not None else []
+        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}", *exact]
 
     return start.run([*python, *words], config, out.expanduser(), overwrite=args.overwrite, again=again)
 

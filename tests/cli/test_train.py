@@ -12,12 +12,14 @@ import pytest
 
 import partition
 from graph_emb.cli import train
+from graph_emb.cli.main import main
 from graph_emb.cli.parser import parse
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import BAD_INPUT
 from graph_emb.run.launch import job
 from graph_emb.run.launch.command import machines_of
+from graph_emb.run.launch.plan import Host, Machines
 from graph_emb.run.launch.watch import ProcessFailure
 from tests.cli.conftest import CliqueFiles, Outcome
 from tests.cli.test_main import refused
@@ -121,3 +123,21 @@ def test_flags_and_overrides_change_a_preset(cli: Callable[..., Outcome]) -> Non
     refused(cli("train", "--preset", "codex_s", "--dataset", "umls"), "graph-emb train MODEL --preset codex_s")
     refused(cli("train", "transe", "--preset", "nope", "--dataset", "umls"), "unknown preset of transe 'nope'")
     refused(cli("train", "transe", "--preset", "codex_s", "--config", "x.yaml"), "--config x.yaml")
+
+
+@pytest.mark.parametrize("mode", ["collective", "kvstore"])
+def test_a_job_of_which_one_machine_is_left_goes_on_without_the_settings_of_an_exchange(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own command was refused: wire_dtype has no effect on one trainer."""
+    words: list[str] = []
+
+    def started(self: Any, command: Any, config: Any, out: Any, *, again: Any, **rest: Any) -> int:
+        words.extend(again(Machines([Host("10.0.0.1", 1, int(mode == "kvstore"))])))
+        return 0
+
+    monkeypatch.setattr(train.Start, "run", started)
+    line = f"train deepwalk --dataset digits --out {tmp_path / 'run'} --trainers 2 --mode {mode} --restarts 1"
+    assert main([*line.split(), "--checkpoint-every", "5", "parallel.wire_dtype=float16"]) == 0
+    made = train.config_of(parse(words[words.index("train") :]))
+    assert (made.parallel.trainers, made.parallel.wire_dtype) == (1, None)
