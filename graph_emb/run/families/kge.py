@@ -40,6 +40,7 @@ from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
+from graph_emb.table.tier.pages import least_pages
 from graph_emb.table.tier.shard import held_pages
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
@@ -142,7 +143,7 @@ class KGEFamily(Family):
     def _check_room(self, num_entities: int) -> None:
         """Raise a ConfigError where ``train.memory`` holds no page, or not two parts of ``train.buckets``."""
         (frames, pages), parts = self._held_pages(num_entities), self.model.buckets
-        least = min(max(1, pages), 2 * -(-pages // parts)) if parts else 1
+        least = least_pages(pages, parts)
         if frames < least:
             what = f"two of {parts} parts" if parts else "a page"
             raise ConfigError(

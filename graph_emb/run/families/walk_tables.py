@@ -32,6 +32,7 @@ from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
+from graph_emb.table.tier.pages import least_pages
 from graph_emb.table.tier.shard import fewest_parts, held_pages
 
 
@@ -129,7 +130,7 @@ def check_room(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: 
     placement = config.train.placement(parts, sum(recipe.tables for recipe in recipes), tables_share(model))
     for recipe in recipes if placement != HOST else ():
         held, pages = held_pages(num_nodes, recipe.dim, placement.memory_bytes)
-        least = min(max(1, pages), 2 * -(-pages // parts)) if parts else 1
+        least = least_pages(pages, parts)
         if not recipe.in_place or held >= least:
             continue
         what = f"two of {parts} parts of {num_nodes:,} rows in" if parts else "a page of"

@@ -223,3 +223,8 @@ def aligned(num_bytes: int) -> np.ndarray:
     memory = np.empty(num_bytes + BLOCK, np.uint8)
     start = -memory.ctypes.data % BLOCK
     return memory[start : start + num_bytes]
+
+
+def least_pages(num_pages: int, parts: int) -> int:
+    """Pages that memory must hold of a table: two of its equal parts, or all; one where it has no parts (0)."""
+    return min(max(1, num_pages), 2 * -(-num_pages // parts)) if parts else 1

@@ -31,7 +31,7 @@ from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, LowerTier, PageCache
 from graph_emb.table.tier.frames import Frames
 from graph_emb.table.tier.host_pages import HostPages
-from graph_emb.table.tier.pages import PageFile, PageLayout
+from graph_emb.table.tier.pages import PageFile, PageLayout, least_pages
 from graph_emb.table.tier.reader import PageReader
 
 PAGE_BYTES = 5
@@ -173,7 +173,7 @@ class TieredShard(EmbeddingShard):
             )
         if isinstance(self.spec.placement, Buckets):
             parts = self.spec.placement.parts
-            if num < min(num_pages, two := 2 * -(-num_pages // parts)):
+            if num < (two := least_pages(num_pages, parts)):
                 raise ConfigError(
                     f"table {self.spec.name!r}: memory={size_text(budget)} does not hold two of {parts} parts, "
                     f"{fixed + two * each} bytes; raise memory or parts"
