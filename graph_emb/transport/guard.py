@@ -18,13 +18,13 @@ import os
 import secrets
 import select
 import socket
+import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-
-import psutil
+from typing import NamedTuple
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport.channel import Address, Channel
@@ -328,13 +328,36 @@ def check_address(host: str) -> None:
         raise ConfigError(f"address {host!r} opens every interface; name the host's own address, or use 127.0.0.1")
 
 
+class Connection(NamedTuple):
+    """A TCP socket of this process: its own end, and the other one, None where it listens or its peer has reset it."""
+
+    local: Address
+    remote: Address | None
+    listens: bool
+
+
+def own_connections() -> Iterator[Connection]:
+    """The IPv4 TCP sockets that this process holds, C++'s too, by their descriptors.
+
+    The system's list of all sockets takes milliseconds, and leaves out those that were reset.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile, or no socket
+            if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                continue
+            with socket.fromfd(int(name), -1, -1) as one:
+                if (one.family, one.type) != (socket.AF_INET, socket.SOCK_STREAM):
+                    continue
+                listens = bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                remote = None
+                with contextlib.suppress(OSError):
+                    remote = one.getpeername()
+                yield Connection(one.getsockname(), remote, listens)
+
+
 def connections_from(remote: Address) -> set[Address]:
     """Local ends of the connections that this process opened to an address."""
-    return {
-        (found.laddr.ip, found.laddr.port)
-        for found in psutil.Process().net_connections("tcp4")
-        if found.raddr and (found.raddr.ip, found.raddr.port) == remote
-    }
+    return {one.local for one in own_connections() if one.remote == remote}
 
 
 def check_accepted(port: int, expected: set[Address]) -> None:
@@ -344,12 +367,19 @@ def check_accepted(port: int, expected: set[Address]) -> None:
     unpickled.
 
     Raises:
-        PeerError: a stranger got in; the job must end.
+        PeerError: a stranger got in, or a peer did not, whose place one may have taken and left; the job must end.
     """
-    accepted = [one.raddr for one in psutil.Process().net_connections("tcp4") if one.laddr.port == port and one.raddr]
-    strangers = {(remote.ip, remote.port) for remote in accepted} - expected
+    accepted = {one.remote for one in own_connections() if one.local[1] == port and not one.listens}
+    strangers = ["one who reset it" if remote is None else _named(remote) for remote in accepted - expected]
+    unread = "nothing of it was unpickled; start again"
     if strangers:
-        names = ", ".join(f"{host}:{number}" for host, number in sorted(strangers))
+        raise PeerError(f"a stranger connected to DGL's RPC on port {port}: {', '.join(sorted(strangers))}; {unread}")
+    if missing := [_named(remote) for remote in expected - accepted]:
         raise PeerError(
-            f"a stranger connected to DGL's RPC on port {port}: {names}; nothing of it was unpickled; start again"
+            f"DGL's RPC on port {port} does not hold the connection of {', '.join(sorted(missing))}: that process "
+            f"ended, or a stranger connected in its place and left; {unread}"
         )
+
+
+def _named(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

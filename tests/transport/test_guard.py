@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import resource
+import select
 import socket
 import struct
 import subprocess
@@ -304,6 +306,31 @@ def test_a_stranger_among_the_accepted_connections_is_seen() -> None:
                     guard.check_accepted(port, known)
 
 
+def reset(one: socket.socket) -> None:
+    """End a connection so that the other end's socket leaves the system's list, with what it has received."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()
+
+
+def test_a_stranger_who_left_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        stranger = socket.create_connection(("127.0.0.1", port))
+        with server.accept()[0] as held, socket.create_connection(("127.0.0.1", port)) as friend:
+            stranger.sendall(b"bomb")
+            reset(stranger)
+            assert select.select([held], [], [], PATIENCE)[0]
+            known = guard.connections_from(("127.0.0.1", port))
+            assert known == {friend.getsockname()}  # it waits to be accepted
+            with pytest.raises(ge.PeerError, match=f"a stranger .* port {port}: one who reset it; nothing of it"):
+                guard.check_accepted(port, known)
+            held.close()
+            with pytest.raises(
+                ge.PeerError, match=f"does not hold the connection of 127.0.0.1:{friend.getsockname()[1]}"
+            ):
+                guard.check_accepted(port, known)
+
+
 def addresses(transport: Any) -> list[tuple[str, str]]:
     """(address, state) of the sockets of this trainer and its servers."""
     transport.barrier()
@@ -321,7 +348,7 @@ def test_every_socket_of_a_job_on_one_host_is_bound_to_loopback() -> None:
     assert {address for address, _ in found} == {"127.0.0.1"}
 
 
-def serve_with_a_stranger(hosts: list[str], token: str, bomb: str) -> None:
+def serve_with_a_stranger(hosts: list[str], token: str, bomb: str, leaves: bool) -> None:
     """Run a server at whose DGL port a stranger is the first to connect, with a pickle in DGL's frame."""
     from graph_emb.transport.kvstore import rpc, serve
 
@@ -332,20 +359,23 @@ def serve_with_a_stranger(hosts: list[str], token: str, bomb: str) -> None:
         body = pickle.dumps(Explosive(bomb))
         strangers.append(socket.create_connection(self.address))
         strangers[-1].sendall(struct.pack("<q", len(body)) + body)
+        if leaves:
+            reset(strangers.pop())
 
     rpc.Opening.__init__ = open_and_be_entered  # type: ignore[method-assign]
     serve(0, hosts, 1, 1, token=token, timeout=10.0)
 
 
 @pytest.mark.dist
-def test_a_stranger_who_takes_a_place_at_dgls_port_ends_the_job_unread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_stranger_who_takes_a_place_at_dgls_port_ends_the_job_unread(tmp_path: Path, leaves: bool) -> None:
     """DGL's C++ code accepts whoever comes first; the job must end before it unpickles anything of his."""
     bomb = tmp_path / "exploded"
     cluster = Cluster(1, timeout=10.0)
-    cluster.add("server 0", serve_with_a_stranger, (cluster.hosts, cluster.token, str(bomb)))
+    cluster.add("server 0", serve_with_a_stranger, (cluster.hosts, cluster.token, str(bomb), leaves))
     cluster.start_trainers(addresses)
     outcomes = cluster.join()
     assert not bomb.exists()
     for outcome in outcomes.values():
-        assert "a stranger connected to DGL's RPC on port" in outcome.error, outcomes
+        assert re.search("a stranger connected (to DGL's RPC on port|in its place and left)", outcome.error), outcomes
         assert outcome.exit_code == 1

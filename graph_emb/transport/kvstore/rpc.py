@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Any
 
 import cloudpickle
-import psutil
 import torch
 from torch import Tensor
 
@@ -134,8 +133,7 @@ class Opening:
 
 
 def _listening(host: str) -> set[int]:
-    found = psutil.Process().net_connections("tcp4")
-    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN and one.laddr.ip == host}
+    return {one.local[1] for one in guard.own_connections() if one.listens and one.local[0] == host}
 
 
 def connect(addresses: Iterable[tuple[int, guard.Address]], timeout: float, group: int = -1) -> None:
