@@ -41,6 +41,9 @@ NOT_OF_RECIPES = (
     *("trust_pickle", "no_eval"),
 )
 """Flags that mean nothing beside ``--recipe``."""
+WIRE = "parallel.wire_dtype"
+LEFT_OUT = {"parallel.negative_pool": "0", "parallel.overlap": "false"}
+"""Values that stand for no setting where null does not, by path."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -170,10 +173,11 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     def again(machines: Machines) -> list[str]:
         trainers = sum(host.trainers for host in machines.hosts)
         resumed = [words[0], "--resume", *without(words[1:], {"--resume": 0})]
-        # Who is left alone exchanges nothing, and a setting of the exchange would be refused.
-        alone = trainers == 1 if config.parallel.mode == "collective" else len(machines.hosts) == 1
-        exact = ["parallel.wire_dtype=null"] if alone and config.parallel.wire_dtype is not None else []
-        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}", *exact]
+        # Who is left alone exchanges nothing, and settings of the exchange would be refused.
+        over_wires = len(machines.hosts) > 1 if config.parallel.mode == "kvstore" else trainers > 1
+        given = [path for path in config.exchange_settings if not (over_wires if path == WIRE else trainers > 1)]
+        left_out = [f"{path}={LEFT_OUT.get(path, 'null')}" for path in given]
+        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}", *left_out]
 
     return start.run([*python, *words], config, out.expanduser(), overwrite=args.overwrite, again=again)
 

@@ -341,6 +341,10 @@ MODELS: dict[str, type[ModelSettings]] = {
 }
 
 
+EXCHANGE = ("exchange_walks", "negative_pool", "remote_negatives", "overlap", "reduction", "wire_dtype")
+"""Fields of ``parallel`` about the exchange of rows between trainers."""
+
+
 class RunConfig(Settings):
     """Everything that decides the result of a run."""
 
@@ -363,15 +367,13 @@ class RunConfig(Settings):
         return nested
 
     @property
-    def exchange_setting(self) -> str | None:
-        """The first setting of the exchange of rows between trainers that is given; None: none is.
+    def exchange_settings(self) -> list[str]:
+        """The fields of the exchange of rows between trainers that are given, by path.
 
-        Trainers that share rows in place (``parallel.hogwild``) exchange none.
+        Trainers that share rows in place (``parallel.hogwild``) exchange none, nor does one that is alone.
         """
-        names = ("exchange_walks", "negative_pool", "remote_negatives", "overlap", "reduction")
-        given = [name for name in names if getattr(self.model, name, None)]
-        given += ["wire_dtype"] if self.parallel.wire_dtype is not None else []
-        return f"parallel.{given[0]}" if given else None
+        given = [name for name in EXCHANGE if getattr(self.model, name, None) or getattr(self.parallel, name, None)]
+        return [f"parallel.{name}" for name in given]
 
     @model_validator(mode="after")
     def _every_field_has_a_meaning(self) -> RunConfig:
@@ -461,23 +463,25 @@ class RunConfig(Settings):
             self._check_shared_triples(model)
         if not isinstance(model, SkipGramTraining):
             return self
-        hogwild, paced, wire = self.parallel.hogwild, self.parallel.mode == "kvstore", self.parallel.wire_dtype
+        hogwild, paced = self.parallel.hogwild, self.parallel.mode == "kvstore"
         rule = f"train.rule={model.rule}, train.path={model.path}, model.dtype={model.dtype}; it is for sgd in place"
-        for name, value, by_any_rule, of_copies in (
-            ("exchange_walks", model.exchange_walks, paced, False),
-            ("negative_pool", model.negative_pool, False, True),
-            ("remote_negatives", model.remote_negatives, False, True),
-            ("overlap", model.overlap, False, True),
-            ("reduction", model.reduction, False, True),
-            ("wire_dtype", wire, True, not paced),  # servers on several machines have an exchange all the same
-            ("hogwild", hogwild, paced, False),
+        for name, by_any_rule, of_copies in (
+            ("exchange_walks", paced, False),
+            ("negative_pool", False, True),
+            ("remote_negatives", False, True),
+            ("overlap", False, True),
+            ("reduction", False, True),
+            ("wire_dtype", True, not paced),  # servers on several machines have an exchange all the same
+            ("hogwild", paced, False),
         ):
+            alone = self.parallel.trainers == 1 and (of_copies or name == "exchange_walks")
             reason = "" if model.in_place or by_any_rule else rule
+            reason = "parallel.trainers=1, which exchanges nothing" if alone else reason
             if of_copies and hogwild:
                 reason = reason or "parallel.hogwild=true, which copies no rows"
             if paced and name in ("remote_negatives", "overlap", "reduction"):
                 reason = reason or "parallel.mode=kvstore; it is for mode=collective"
-            if value and reason:
+            if reason and (getattr(model, name, None) or getattr(self.parallel, name, None)):
                 raise ValueError(f"parallel.{name} has no effect with {reason}, leave it out")
         return self
 

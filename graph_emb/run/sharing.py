@@ -45,8 +45,8 @@ def can_share(config: RunConfig) -> bool:
 
 def _reason_to_exchange(config: RunConfig) -> str:
     """Why trainers that could share rows exchange them, as the end of a sentence; empty where nothing speaks for it."""
-    if setting := config.exchange_setting:
-        return f"{setting} is given"
+    if settings := config.exchange_settings:
+        return f"{settings[0]} is given"
     model = config.model
     if isinstance(model, KGEConfig):
         if config.train.memory is not None:

@@ -125,9 +125,21 @@ def test_flags_and_overrides_change_a_preset(cli: Callable[..., Outcome]) -> Non
     refused(cli("train", "transe", "--preset", "codex_s", "--config", "x.yaml"), "--config x.yaml")
 
 
-@pytest.mark.parametrize("mode", ["collective", "kvstore"])
+@pytest.mark.parametrize(
+    ("mode", "setting"),
+    [
+        ("collective", "wire_dtype=float16"),
+        ("kvstore", "wire_dtype=float16"),
+        ("collective", "exchange_walks=9"),
+        ("kvstore", "exchange_walks=9"),
+        ("collective", "negative_pool=9"),
+        ("collective", "remote_negatives=9"),
+        ("collective", "overlap=true"),
+        ("collective", "reduction=sum"),
+    ],
+)
 def test_a_job_of_which_one_machine_is_left_goes_on_without_the_settings_of_an_exchange(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mode: str, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own command was refused: wire_dtype has no effect on one trainer."""
     words: list[str] = []
@@ -138,6 +150,6 @@ def test_a_job_of_which_one_machine_is_left_goes_on_without_the_settings_of_an_e
 
     monkeypatch.setattr(train.Start, "run", started)
     line = f"train deepwalk --dataset digits --out {tmp_path / 'run'} --trainers 2 --mode {mode} --restarts 1"
-    assert main([*line.split(), "--checkpoint-every", "5", "parallel.wire_dtype=float16"]) == 0
+    assert main([*line.split(), "--checkpoint-every", "5", f"parallel.{setting}"]) == 0
     made = train.config_of(parse(words[words.index("train") :]))
-    assert (made.parallel.trainers, made.parallel.wire_dtype) == (1, None)
+    assert (made.parallel.trainers, made.exchange_settings) == (1, [])

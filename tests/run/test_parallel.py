@@ -294,6 +294,17 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
             {},
             "parallel.overlap has no effect with parallel.mode=kvstore",
         ),
+        *(
+            ({"mode": "collective", "trainers": 1, name: value}, {}, f"{name} has no effect with parallel.trainers=1")
+            for name, value in (("exchange_walks", 9), ("negative_pool", 9), ("remote_negatives", 9), ("overlap", True))
+        ),
+        ({"mode": "collective", "reduction": "adasum"}, {}, "reduction has no effect with parallel.trainers=1, which"),
+        ({"mode": "collective", "wire_dtype": "float16"}, {}, "wire_dtype has no effect on one trainer"),
+        (
+            {"mode": "kvstore", "servers": 1, "exchange_walks": 9},
+            {},
+            "exchange_walks has no effect with parallel.train",
+        ),
         ({**COLLECTIVE, "remote_negatives": 32}, {}, "remote_negatives is 32 of 32 shared_negatives"),
         ({**COLLECTIVE, "hogwild": True}, {"rule": "adam"}, "parallel.hogwild has no effect with train.rule"),
         ({**COLLECTIVE, "hogwild": True, "negative_pool": 9}, {}, "negative_pool has no effect with parallel.hogwild"),
