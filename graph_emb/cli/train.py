@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.parser import TRAIN_FLAGS
-from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, preset, read_config_file
+from graph_emb.config import (
+    MODELS,
+    RunConfig,
+    config_from,
+    fields_of,
+    parse_override,
+    place_key,
+    preset,
+    read_config_file,
+)
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import importing
 from graph_emb.core.progress import on_terminal
@@ -107,6 +116,8 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     """Train with one seed, in this process or in those that it starts."""
     if starts_job(config):
         return launch(config, out, args)
+    if goes_on(args) and is_finished(out, config, resumed=True):
+        return tell_finished(args, out)
     with importing():  # after the configuration: torch takes a second
         from graph_emb.run.pipeline import run as run_pipeline
         from graph_emb.run.report.page import REPORT
@@ -125,6 +136,24 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     say(args, f"\nrun folder: {result.folder}")
     if result.folder is not None and (result.folder / REPORT).is_file():
         say(args, f"its page: {result.folder / REPORT}")
+    return 0
+
+
+def goes_on(args: argparse.Namespace) -> bool:
+    """Whether a finished run in --out is what was asked for; with --overwrite it is made again."""
+    return args.resume and not args.overwrite
+
+
+def tell_finished(args: argparse.Namespace, out: Path, where: str = "") -> int:
+    """Say that there is nothing to resume.
+
+    Args:
+        where: Of several machines the one that holds the run, if it is another.
+    """
+    from graph_emb.run.report.page import REPORT
+
+    place = out / REPORT if (out / REPORT).is_file() else out
+    say(args, f"graph-emb: nothing to resume, the run is complete{where}: {place}")
     return 0
 
 
@@ -179,7 +208,15 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
         left_out = [f"{path}={LEFT_OUT.get(path, 'null')}" for path in given]
         return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}", *left_out]
 
-    return start.run([*python, *words], config, out.expanduser(), overwrite=args.overwrite, again=again)
+    def finished() -> bool:
+        return goes_on(args) and args.recipe is None and is_finished(out, config, resumed=True)
+
+    options = {"overwrite": args.overwrite, "again": again, "finished": finished}
+    code = start.run([*python, *words], config, out.expanduser(), **options)
+    if code is not None:
+        return code
+    first = start.machines.hosts[0].address
+    return tell_finished(args, out, f" on {first}" if start.machines.index else "")
 
 
 def _start(args: argparse.Namespace, config: RunConfig) -> Start:
@@ -389,18 +426,29 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     return 0
 
 
-def is_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether the folder holds the finished and judged run of this very configuration."""
+def is_finished(folder: Path, config: RunConfig, *, resumed: bool = False) -> bool:
+    """Whether the folder holds the finished and judged run of this very configuration.
+
+    Args:
+        resumed: Fields that may change while a run trains on do not count; those of what comes after it do.
+    """
+    from graph_emb.run.about import WAY_TO_TRAIN, is_free
     from graph_emb.run.family import family_of
     from graph_emb.run.pipeline import FINISHED
     from graph_emb.run.run_folder import CONFIG, read_metrics
 
     try:
+        folder = folder.expanduser()
         metrics = read_metrics(folder)
-        there = config_from(read_config_file(folder / CONFIG))
-    except (OSError, ValueError):  # no run, or no whole one: running it says so
+        there = fields_of(config_from(read_config_file(folder / CONFIG)))
+        if metrics["status"] != FINISHED or "error" in metrics["evaluation"]:
+            return False
+    except (OSError, ValueError, KeyError):  # no run, or no whole one: running it says so
         return False
-    done = metrics["status"] == FINISHED and "error" not in metrics["evaluation"]
-    if config.parallel.hogwild is None and there.parallel.hogwild is not None:  # the run chose
-        config = config.replace(parallel={"hogwild": there.parallel.hogwild})
-    return done and there == family_of(config).config
+    asked = fields_of(family_of(config).config)
+    chosen = [*metrics.get("chosen", ()), "parallel.hogwild"]  # by the run, of what was left open
+    for path in chosen:
+        if asked.get(path) is None and path in there:
+            there[path] = None
+    free = {path for path in asked if resumed and is_free(path, WAY_TO_TRAIN)}
+    return all(there.get(path) == value for path, value in asked.items() if path not in free)

@@ -401,7 +401,7 @@ def table(dataset: str, records: Mapping[str, Sequence[SeedRecord]]) -> str:
     return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
 
 
-def check_accepted(code: int) -> None:
+def check_accepted(code: int | None) -> None:
     """Raise a ConfigError where the first trainer refused its input; what ``Start.run`` gave says so."""
     if code == BAD_INPUT:
         raise ConfigError("trainer 0 refused its input, and says above why")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from graph_emb.config import RunConfig, config_from, fields_of
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import xxh64_of
 
-FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
+WAY_TO_TRAIN = ("parallel", "checkpoint")
+FREE_SECTIONS = (*WAY_TO_TRAIN, "evaluate", "output")
 FREE_FIELDS = {
     "dataset": ("root", "download"),
     "train": ("threads", "log_interval", "device", "memory", "scratch", "policy"),
@@ -22,13 +23,19 @@ CONTENT = "content "
 """How the checksums of a field's files begin."""
 
 
+def is_free(path: str, sections: Collection[str] = FREE_SECTIONS) -> bool:
+    """Whether a field may change when a run goes on.
+
+    Args:
+        sections: Those whose fields all may.
+    """
+    section, _, name = path.partition(".")
+    return section in sections or name in FREE_FIELDS.get(section, ())
+
+
 def about(config: RunConfig) -> dict[str, Any]:
     """The fields that decide the result of a run, by path; of files that are here their checksum."""
-    kept: dict[str, Any] = {}
-    for path, value in fields_of(config).items():
-        section, _, name = path.partition(".")
-        if section not in FREE_SECTIONS and name not in FREE_FIELDS.get(section, ()):
-            kept[path] = value
+    kept: dict[str, Any] = {path: value for path, value in fields_of(config).items() if not is_free(path)}
     for path in OWN_FILES:
         if isinstance(kept[path], str):
             kept[path] = _content_of(kept[path])

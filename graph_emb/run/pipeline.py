@@ -288,6 +288,7 @@ class _Run:
         self.progress, self.ranks, self.checkpoints, self.watch = progress, ranks, checkpoints, watch
         self.family: Family = family_of(config)
         self.config = self.family.config
+        self.asked = fields_of(self.config)
         self.seconds: dict[str, float] = {}
         self.compiled_before = COMPILING.seconds()
         self.findings: list[Finding] = []
@@ -338,6 +339,7 @@ class _Run:
             "dataset": self.family.describe(self.dataset),
             "tables": list(trained.tables),
             "train": trained.metrics,
+            "chosen": [path for path, value in fields_of(self.config).items() if value != self.asked[path]],
             "versions": versions(),
             **({} if command is None else {"command": command}),
         }

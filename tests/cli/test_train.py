@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from tests.cli.test_main import refused
 
 OPENED = {"no such partition": "; give the folder or the JSON file in it\n", "holds no partition": "\n"}
 PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False, "restarts": None, "restart_wait": None}
+SMALL = ["--threads", "1", "dim=4", "num_walks=1", "walk_length=5"]
 
 
 @pytest.mark.parametrize("had_logs", [True, False])
@@ -44,7 +46,7 @@ def test_bad_input_removes_the_logs_of_this_start_only(
         (tmp_path / "run-logs").mkdir()
         (tmp_path / "run-logs" / "notes.txt").write_text("mine")
     config = RunConfig.model_validate({"dataset": {"name": "karate"}, "model": {"name": "deepwalk"}})
-    args = Namespace(argv=[], overwrite=False, quiet=True, command="train", **PLACED)
+    args = Namespace(argv=[], overwrite=False, quiet=True, command="train", resume=False, recipe=None, **PLACED)
     assert train.launch(config, tmp_path / "run", args) == BAD_INPUT
     assert [p.name for p in tmp_path.rglob("notes.txt")] == (["notes.txt"] if had_logs else [])
     assert (tmp_path / "run-logs").exists() is had_logs
@@ -123,6 +125,57 @@ def test_flags_and_overrides_change_a_preset(cli: Callable[..., Outcome]) -> Non
     refused(cli("train", "--preset", "codex_s", "--dataset", "umls"), "graph-emb train MODEL --preset codex_s")
     refused(cli("train", "transe", "--preset", "nope", "--dataset", "umls"), "unknown preset of transe 'nope'")
     refused(cli("train", "transe", "--preset", "codex_s", "--config", "x.yaml"), "--config x.yaml")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--no-eval", "--seed", "3"),
+        ("train.rule=adam", "train.lr=0.1"),
+        ("train.memory=1MiB", "train.buckets=auto"),
+        ("model.table=hash", "model.num_buckets=4"),
+        pytest.param(("--trainers", "2"), marks=pytest.mark.dist),
+    ],
+    ids=str,
+)
+def test_a_finished_run_is_complete_when_it_is_resumed(
+    cli: Callable[..., Outcome], cliques: CliqueFiles, words: tuple[str, ...]
+) -> None:
+    """It was refused as a taken folder: who starts a command again until it exits with 0 never ended."""
+    line = ["train", "deepwalk", "--dataset", cliques[0], "--out", "run", *SMALL, *words]
+    resumed = [*line, "--checkpoint-every", "5", "--resume"]
+    first = cli(*resumed)
+    assert first.code == 0, first.err
+    before = Path("run", "metrics.json").stat()
+    again = cli(*resumed)
+    assert (again.code, again.out) == (0, ""), again.err
+    assert again.err == "graph-emb: nothing to resume, the run is complete: run/report.html\n"
+    other = cli(*resumed, "--checkpoint-every", "2s", "train.log_interval=3", "--threads", "2")
+    assert other.code == 0, "these may change when a run goes on"
+    assert Path("run", "metrics.json").stat().st_mtime_ns == before.st_mtime_ns
+    for more in (["--epochs", "2"], ["train.lr=0.2"], ["--formats", "npy,word2vec"], ["evaluate.shuffles=2"]):
+        refused(cli(*[word for word in resumed if word != "--no-eval"], *more), "run holds a run; give another --out")
+    refused(cli(*line), "run holds a run; give another --out")
+    if not words:
+        assert cli(*resumed, "--overwrite").code == 0
+        assert Path("run", "metrics.json").stat().st_mtime_ns > before.st_mtime_ns
+
+
+def test_what_a_finished_run_chose_is_what_was_asked_for_as_auto_alone(
+    cli: Callable[..., Outcome], cliques: CliqueFiles
+) -> None:
+    """The rate of walks, which config.yaml has as a number, made each finished seed another run."""
+    line = ["train", "deepwalk", "--dataset", cliques[0], "--no-eval", *SMALL, "--out", "seeds", "--seeds", "0-1"]
+    assert cli(*line).code == 0
+    again = cli(*line)
+    assert (again.code, again.err.count("is finished")) == (0, 2), again.err
+    metrics = json.loads(Path("seeds", "seed-0", "metrics.json").read_text())
+    assert metrics["chosen"] == ["train.lr"]
+    rate = f"train.lr={metrics['train']['first_lr']}"
+    assert cli(*line, rate).err.count("is finished") == 2, "these are its rows, too"
+    assert cli(*line, rate, "--overwrite").code == 0
+    refused(cli(*line), "seeds/seed-0 holds a run")
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,8 @@ class Start:
         *,
         overwrite: bool,
         again: Callable[[Machines], Sequence[str]] | None = None,
-    ) -> int:
+        finished: Callable[[], bool] = lambda: False,
+    ) -> int | None:
         """Run a command as the trainers of this machine and wait for them; their output stays beside the run.
 
         Args:
@@ -215,9 +216,10 @@ class Start:
             config: What the command trains.
             place: The run folder.
             overwrite: Whether a run that is there may be replaced.
+            finished: Asked on the first machine before anything starts: whether the place holds this very run.
         Returns:
             0, also where a process failed when the run was written already; 2 where the first trainer refused its
-            input, which it has said on this terminal.
+            input, which it has said on this terminal; None where nothing was started, because the run is finished.
         Raises:
             ConfigError: a taken place, too many processes, or a machine that is about to run something else.
             DataError: no partition, or not all of its parts, where ``parallel.partition`` says.
@@ -233,12 +235,14 @@ class Start:
             return machines.index == 0 and _inode(place) not in (None, before)
 
         if len(machines.hosts) == 1:
+            if finished():
+                return None
             _check(config, place, overwrite, machines.own)
             if config.parallel.partition is not None:
                 _digest_of_parts(config.parallel.partition, machines)
         with log_folder(place.with_name(f"{place.name}-logs"), machines.ranks.start) as logs:
             try:
-                run_healing(
+                ran = run_healing(
                     command,
                     machines,
                     self.restarts or Restarts(),
@@ -247,7 +251,7 @@ class Start:
                     threads=config.train.threads,
                     environment={WATCHED: "1"} if self.watched else {},
                     oversubscribe=config.parallel.oversubscribe,
-                    facts=lambda: _facts(config, place, overwrite, machines),
+                    facts=lambda: _facts(config, place, overwrite, machines, finished),
                     complete=complete,
                     **self._lost(),
                 )
@@ -265,7 +269,9 @@ class Start:
                         shutil.rmtree(logs.path, ignore_errors=True)
                     return BAD_INPUT
                 raise
-        return 0
+            if not ran and logs.is_new:
+                shutil.rmtree(logs.path, ignore_errors=True)
+        return 0 if ran else None
 
     def unfinished(self, seeds: Sequence[int], finished: Callable[[int], bool]) -> list[int]:
         """The seeds that have to run, as the first machine sees them, whose folders hold the runs."""
@@ -289,13 +295,19 @@ def _inode(place: Path) -> int | None:
     return place.stat().st_ino if place.exists() else None
 
 
-def _facts(config: RunConfig, place: Path, overwrite: bool, machines: Machines) -> dict[str, Any]:
+def _facts(
+    config: RunConfig, place: Path, overwrite: bool, machines: Machines, finished: Callable[[], bool]
+) -> dict[str, Any]:
     """What this machine is about to run, to be compared with the others; the run folder is the first one's."""
+    from graph_emb.run.launch.meeting import COMPLETE, TOLD
+
     if len(machines.hosts) == 1:
         return {}  # it has been checked
-    if machines.index == 0:
-        _check(config, place, overwrite, machines.own)
     facts = fields_of(config)
+    if machines.index == 0 and finished():
+        facts[TOLD] = COMPLETE
+    elif machines.index == 0:
+        _check(config, place, overwrite, machines.own)
     if config.parallel.partition is not None:
         facts["the digest of the partition"] = _digest_of_parts(config.parallel.partition, machines)
     return facts

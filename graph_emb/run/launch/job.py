@@ -68,7 +68,7 @@ def run_host(
     restart_within: float = TOGETHER,
     again: Again | None = None,
     complete: Callable[[], bool] = lambda: False,
-) -> None:
+) -> bool:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
     No process starts before the launchers of all machines have met and found that they are about to run the same.
@@ -87,6 +87,8 @@ def run_host(
         facts, lost, within, restart, restart_within: As in ``met``.
         again: The command of a restart, by the machines that came and its number.
         complete: Asked after a failure: whether the work is done, so that it need not start again. Others hear of it.
+    Returns:
+        Whether it ran; not where the first machine's ``facts`` have COMPLETE as TOLD: the work was done before.
     Raises:
         ConfigError: the port cannot be had, several machines have no token in common, or a machine differs from the
             first one, has too many processes, or another number of parts.
@@ -108,6 +110,8 @@ def run_host(
     cores = os.cpu_count() or 1
     per_trainer = threads or max(1, cores // hosts[index].trainers)
     with met(machines, own_facts, lost, within, restart, restart_within) as meeting:
+        if meeting.told == COMPLETE:
+            return False
         if meeting.restart and again is not None:
             machines = machines.only(meeting.present)
             hosts, index, command = machines.hosts, machines.index, again(machines, meeting.restart)
@@ -134,6 +138,7 @@ def run_host(
             failure.complete = meeting.end == COMPLETE or complete()
             failure.final = failure.final or meeting.end is not None or failure.complete
             raise
+    return True
 
 
 def _part_config(folder: str | Path, hosts: Sequence[Host]) -> Path:

@@ -22,7 +22,7 @@ def run_healing(
     logs: Path,
     lost: Lost = never,
     **options: Any,
-) -> None:
+) -> bool:
     """``run_host``, and again after a failure that need not repeat itself.
 
     A process that was killed or stopped, and a machine that died or lost its link, end the processes of all machines;
@@ -35,6 +35,8 @@ def run_healing(
         restarts: How often; the same on every machine.
         again: The command of a restart on the machines that came.
         logs, lost, options: As in ``run_host``.
+    Returns:
+        As ``run_host``.
     Raises:
         ProcessFailure: the last failure, with the number of restarts before it.
         PeerError: the first machine did not come, or did not come back.
@@ -52,7 +54,7 @@ def run_healing(
 
     while True:
         try:
-            job.run_host(
+            return job.run_host(
                 command,
                 present.hosts,
                 present.index,
@@ -65,7 +67,6 @@ def run_healing(
                 again=of_those,
                 **options,
             )
-            return
         except ProcessFailure as failure:
             if failure.final or number >= restarts.most:
                 raise

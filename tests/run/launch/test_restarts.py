@@ -174,6 +174,29 @@ elif restart == "0":
 """
 
 
+def test_all_machines_hear_that_the_first_one_has_the_finished_run(tmp_path: Path) -> None:
+    config = RunConfig.model_validate(
+        {
+            "dataset": {"name": "karate"},
+            "model": {"name": "deepwalk"},
+            "parallel": {"mode": "collective", "trainers": 3},
+        }
+    )
+    asked = []
+
+    def act(machines: Machines) -> int | None:
+        def finished() -> bool:
+            asked.append(machines.index)
+            return True
+
+        place, command = tmp_path / str(machines.index) / "run", [sys.executable, "-c", "import sys; sys.exit(5)"]
+        return Start(machines, True).run(command, config, place, overwrite=False, finished=finished)
+
+    assert on_two_hosts(act) == [None, None]
+    assert asked == [0], "the run is the first one's"
+    assert list(tmp_path.glob("*/run*")) == [], "no logs of what never started"
+
+
 def test_a_machine_that_is_done_stays_for_the_first_one(tmp_path: Path) -> None:
     """The first one still judges and writes the run: where it fails, the job starts again on both."""
     command = [sys.executable, "-c", EARLY, str(tmp_path), "0.5"]
