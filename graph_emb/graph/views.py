@@ -385,7 +385,10 @@ def non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.
     pairs = num_nodes * (num_nodes - 1) // (1 if graph.directed else 2)
     free = pairs - (graph.num_edges - graph.num_self_loops)
     if count > free:
-        raise DataError(f"graph: {free} pairs of {num_nodes} nodes are no edges, but {count} negatives are wanted")
+        raise DataError(
+            f"evaluation compares {count} held-out edges with as many pairs of nodes that are no edges, and the "
+            f"{num_nodes} nodes of this graph have {free}; hold out fewer edges, or none"
+        )
     if free < 2 * count:  # so dense that all pairs fit into memory where the edges do
         src, dst = np.divmod(np.arange(num_nodes**2, dtype=np.int64), num_nodes)
         wanted = src != dst if graph.directed else src < dst

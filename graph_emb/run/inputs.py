@@ -343,12 +343,15 @@ def with_held_out(dataset: PlainDataset, section: DatasetSection, seed: int) -> 
         raise ConfigError(
             f"dataset.{key} = {getattr(section, key)}: {dataset.name} has held-out edges of its own; leave it out"
         )
-    if section.test_edges is not None:
-        given = read_held_out_edges(section.test_edges, dataset.graph)
-        graph, split, removed = hold_out_given(dataset.graph, given, seed)
-        counts = {**dataset.counts, **({REMOVED: removed} if removed else {})}
-        return replace(dataset, graph=graph, link_split=split, counts=counts)
-    graph, split = hold_out_edges(dataset.graph, valid=0.0, test=section.hold_out, seed=seed)
+    given = None if section.test_edges is None else read_held_out_edges(section.test_edges, dataset.graph)
+    try:
+        if given is not None:
+            graph, split, removed = hold_out_given(dataset.graph, given, seed)
+            counts = {**dataset.counts, **({REMOVED: removed} if removed else {})}
+            return replace(dataset, graph=graph, link_split=split, counts=counts)
+        graph, split = hold_out_edges(dataset.graph, valid=0.0, test=section.hold_out, seed=seed)
+    except DataError as error:
+        raise DataError(f"dataset.{key} = {getattr(section, key)}: {error}") from None
     if not len(split["test"]["edge"]):
         raise ConfigError(
             f"dataset.hold_out = {section.hold_out}: less than one of {dataset.graph.num_edges} edges; raise it"
