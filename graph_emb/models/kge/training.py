@@ -321,11 +321,11 @@ class _KGETraining:
         shard = self.model.entity.shard
         assert isinstance(shard, TieredShard)
         ends = np.clip(schedule.bounds - shard.first_id, 0, shard.num_rows).tolist()
-        widest = sorted(pairwise(ends), key=lambda one: one[0] - one[1])
-        if (held := shard.num_held(widest[: schedule.resident])) < schedule.resident:
+        if (held := shard.num_held([*pairwise(ends)])) < schedule.resident:
+            lower = f", or lower train.resident to {held}" if held > 1 else ""
             raise ConfigError(
                 f"train.memory holds {held} of {schedule.parts} parts of the entities, train.resident = "
-                f"{schedule.resident} train together; raise train.memory or train.buckets, or lower train.resident"
+                f"{schedule.resident} train together; raise train.memory or train.buckets{lower}"
             )
 
     @property

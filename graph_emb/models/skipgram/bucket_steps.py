@@ -172,11 +172,10 @@ def _fitting_tables(model: SkipGram) -> list[DistEmbedding]:
 
 def _check_room(table: DistEmbedding, schedule: GridSchedule, parts: int) -> None:
     """Raise a ConfigError where memory does not hold as many parts, whichever."""
-    if isinstance(table.shard, TieredShard):
-        widest = sorted(pairwise(schedule.bounds.tolist()), key=lambda one: one[0] - one[1])[:parts]
-        if table.shard.num_held(widest) < parts:
-            said = "none" if parts == 1 else f"not {parts}"
-            raise ConfigError(
-                f"table {table.name!r}: its memory holds {said} of {schedule.parts} parts; raise train.memory or "
-                "train.buckets"
-            )
+    shard, ranges = table.shard, [*pairwise(schedule.bounds.tolist())]
+    if isinstance(shard, TieredShard) and shard.num_held(ranges) < parts:
+        said = "none" if parts == 1 else f"not {parts}"
+        raise ConfigError(
+            f"table {table.name!r}: its memory holds {said} of {schedule.parts} parts; raise train.memory or "
+            "train.buckets"
+        )

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.hidden import size_text
+from graph_emb.core.terminal import note
 from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
@@ -105,6 +107,8 @@ class KGEFamily(Family):
             self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
         if self.model.buckets:
             self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan()]))
+            if placement != HOST:
+                self._warn_of_swaps(graph)
         return graph
 
     def _choose_buckets(self, num_entities: int) -> None:
@@ -132,12 +136,16 @@ class KGEFamily(Family):
             filled = dict(zip(("buckets", "resident"), found, strict=True))
         self._take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
 
-    def _held_pages(self, num_entities: int) -> tuple[int, int]:
-        """How many pages of entities with their state ``train.memory`` holds, and how many there are."""
+    def _held_pages(self, num_entities: int, memory: int | None = None) -> tuple[int, int]:
+        """How many pages of entities with their state ``memory`` holds, and how many there are.
+
+        Args:
+            memory: Bytes; None: ``train.memory``.
+        """
         model = self.model
         clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
         specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
-        memory = self.config.train.placement().memory_bytes
+        memory = self.config.train.placement().memory_bytes if memory is None else memory
         return held_pages(num_entities, model.dim, memory, model.table_dtype, specs)
 
     def _check_room(self, num_entities: int) -> None:
@@ -158,6 +166,26 @@ class KGEFamily(Family):
         return (
             f"plan: {parts} parts of the entities, {held} of them in memory at a time, {parts**2} buckets; an epoch "
             f"has {swaps} swaps, which read and write {swaps / parts:.1f} times the table each"
+        )
+
+    def _warn_of_swaps(self, graph: KnowledgeGraph) -> None:
+        """Say it where parts are swapped more often than a step is taken, with memory that ends that."""
+        section, steps = self.config.train, graph.num_triples / self.model.batch_size
+        swaps, (frames, pages) = (
+            num_swaps(self.model.buckets, self.model.resident_parts),
+            self._held_pages(graph.num_entities),
+        )
+        if swaps <= steps or frames >= pages:
+            return
+        memory, fewer, most = section.placement().memory_bytes, swaps, min(MOST_BUCKETS, graph.num_entities)
+        while fewer > steps:
+            memory *= 2
+            frames, pages = self._held_pages(graph.num_entities, memory)
+            found = None if frames >= pages else _fewest_parts(frames, pages, most)
+            fewer = 0 if frames >= pages else swaps if found is None else num_swaps(*found)
+        note(
+            f"warning: train.memory = {section.memory!r} takes {swaps:,} swaps of parts in an epoch of {steps:,.0f} "
+            f"steps, which is slow; with train.memory='{size_text(memory)}' train.buckets=auto takes {fewer:,}"
         )
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:

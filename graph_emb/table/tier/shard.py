@@ -243,9 +243,10 @@ class TieredShard(EmbeddingShard):
         self._pages.hold(self._pages_in(ranges))
 
     def num_held(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """How many of the ranges, from the first one on, memory holds at once."""
-        capacity = self._pages.frames.capacity
-        return sum(len(self._pages_in(ranges[: k + 1])) <= capacity for k in range(len(ranges)))
+        """How many of the ranges memory holds at once, whichever; short ones that lie apart take a page each."""
+        frames = self._pages.frames
+        needed = np.cumsum(sorted((len(self._pages_in([one])) for one in ranges), reverse=True))
+        return int((np.minimum(needed, len(frames.frame_of)) <= frames.capacity).sum())
 
     def held_rows(self, *ranges: tuple[int, int]) -> tuple[Tensor, list[np.ndarray]]:
         keys = np.concatenate([np.arange(*one) for one in ranges])

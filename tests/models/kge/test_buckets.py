@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from torch import Tensor
 
 import graph_emb as ge
+from graph_emb.cli.main import main
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
@@ -222,6 +224,34 @@ def test_memory_that_does_not_hold_the_parts_is_refused_with_the_number_that_it_
         train_kge(graph(), config(), placement=ge.Buckets(tmp_path, memory(44), parts=4))
     with pytest.raises(ConfigError, match="parts=1 must be at least 2"):
         ge.Buckets(tmp_path, "60KiB", parts=1)
+
+
+def test_parts_below_a_page_need_a_page_each(tmp_path: Path, local_mode: None) -> None:
+    """The widest parts lay in one page side by side: memory of 2 of 9 pages "held" 33 of 135 parts, here and there."""
+    many = config().replace(buckets=135, resident=None)
+    with pytest.raises(ConfigError, match=r"holds \d of 135 parts of the entities, train.resident = 33 train together"):
+        train_kge(graph(), many, placement=ge.Buckets(tmp_path, memory(12), parts=135))
+
+
+def test_more_swaps_than_steps_are_said_with_the_memory_that_ends_it(
+    tmp_path: Path, fresh_mode: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("\n".join(f"a{k}\tr\ta{7 * k % 4_000}" for k in range(4_000)) + "\n", encoding="utf-8")
+    sizes = ["model.dim=64", "model.num_negatives=8", "model.chunk_size=64", "train.batch_size=512"]
+    words = ["train", "distmult", "--dataset", str(triples), "--no-eval", "--rule", "adagrad", "--threads", "1", *sizes]
+
+    def said(memory: str) -> list[str]:
+        assert main([*words, "--out", str(tmp_path / memory), f"train.memory={memory}", "train.buckets=auto"]) == 0
+        ge.shutdown()
+        return [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+
+    (line,) = said("48KiB")
+    assert "takes 31,124 swaps of parts in an epoch of 8 steps" in line
+    found = re.search(r"with train.memory='(.*)' train.buckets=auto takes (\d+)$", line)
+    assert found is not None
+    assert int(found[2]) <= 8
+    assert said(found[1]) == []
 
 
 def test_entities_with_types_are_refused(local_mode: None) -> None:
