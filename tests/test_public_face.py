@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import graph_emb as ge
+from graph_emb.formats.embedding_files import save_embeddings
 
 
 @pytest.mark.parametrize("name", ge.__all__)
@@ -35,6 +38,19 @@ def test_a_launcher_is_ready_without_numba() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_info_describes_graphs_runs_and_embeddings_without_torch(tmp_path: Path) -> None:
+    """It imported torch, 1 s of CPU time, for the checkpoints of other commands."""
+    (tmp_path / "graph.csv").write_text("a,b\nb,c\n", encoding="utf-8")
+    save_embeddings(tmp_path / "rows", np.ones((3, 2), np.float32), ["a", "b", "c"], ["npy", "parquet", "word2vec"])
+    code = (
+        "import sys; from graph_emb.cli.main import main\n"
+        "assert all(main(['info', place]) == 0 for place in ('graph.csv', 'rows', 'rows/embeddings.parquet'))\n"
+        "print(sorted({'torch', 'numba', 'dgl'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_first_result_brings_neither_scikit_learn_nor_pandas_nor_a_compiler_with_it() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from graph_emb import compat
-from graph_emb.cli.inspect import installation, print_facts
+from graph_emb.cli.info import installation, print_facts
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.left_behind import SHARED_MEMORY, left_in
 from graph_emb.core.terminal import say

@@ -28,7 +28,7 @@ COMMANDS = {
     "export": "graph_emb.cli.inspect:export",
     "checkpoint inspect": "graph_emb.cli.inspect:inspect",
     "checkpoint merge": "graph_emb.cli.inspect:merge",
-    "info": "graph_emb.cli.inspect:info",
+    "info": "graph_emb.cli.info:info",
     "completion": "graph_emb.cli.completion:run",
     "doctor": "graph_emb.cli.doctor:run",
     "ogb report": "graph_emb.cli.inspect:ogb_report",

@@ -6,12 +6,13 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import replacing
+
+if TYPE_CHECKING:  # it takes a second to import
+    from torch import Tensor
 
 KEY = "graph_emb"
 

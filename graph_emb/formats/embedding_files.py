@@ -14,21 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import IO, Any, ClassVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import as_ids, find_ids, first_repeated
-
-if TYPE_CHECKING:
-    pass
+from graph_emb.graph.readers.source import is_object_of
 
 ALIGN = 64
 LOCAL_HEADER = 30  # bytes before a record's name, in its header
@@ -179,6 +175,8 @@ class _Tensor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         strides = tuple(int(np.prod(self._shape[i + 1 :], dtype=np.int64)) for i in range(len(self._shape)))
+        import torch
+
         rebuild: Any = torch._utils._rebuild_tensor_v2
         return rebuild, (self._storage, 0, self._shape, strides, False, OrderedDict())
 
@@ -207,6 +205,8 @@ class Pt(Format):
     reader = TorchRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
+        import torch
+
         self._stream = stream = streams[self.files[0]]
         self._zip = _Archive(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
         numbers = ids.dtype.kind != "U"
@@ -459,8 +459,9 @@ def checked_ids(node_ids: object, num_rows: int) -> Ids:
 
 
 def _as_float32(rows: Any) -> NDArray[np.float32]:
-    if isinstance(rows, Tensor):
-        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).detach().cpu().numpy()  # numpy has no bfloat16
+    if is_object_of(rows, "torch"):
+        of_numpy = rows.float() if str(rows.dtype) == "torch.bfloat16" else rows  # numpy has no bfloat16
+        rows = of_numpy.detach().cpu().numpy()
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(rows, dtype=np.float32)
     if rows.dtype.itemsize > 4 and (np.isinf(narrow) & np.isfinite(rows)).any():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.tensor_files import open_tensors, write_tensors
+
+if TYPE_CHECKING:  # it takes a second to import
+    from torch import Tensor, nn
 
 NETWORK = "network.safetensors"
 
