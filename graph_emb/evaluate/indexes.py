@@ -161,8 +161,9 @@ def index_of(
     """
     if name not in (EXACT, *INDEXES):
         raise unknown_name("index", name, (EXACT, *INDEXES))
-    if effort is not None and (isinstance(effort, bool) or not 1 <= effort <= 1 << 20):
-        raise ConfigError(f"effort={effort} candidates: give a number in [1, {1 << 20}]")
+    whole = isinstance(effort, int | np.integer) and not isinstance(effort, bool)
+    if effort is not None and not (whole and 1 <= effort <= 1 << 20):
+        raise ConfigError(f"effort={effort!r} candidates: give a number in [1, {1 << 20}]")
     if name == EXACT:
         for field, value in (("effort", effort), ("saved", saved)):
             if value is not None:

@@ -4,23 +4,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.evaluate.indexes import EFFORT, EXACT, index_of
 from graph_emb.evaluate.ranks import as_embeddings
 from graph_emb.formats.embedding_files import checked_ids, exact_ids
-from graph_emb.graph.ids import find_ids
+from graph_emb.graph.ids import as_ids, find_ids, first_outside
 
 METRICS = ("cosine", "dot", "euclidean")
 ROWS_AT_ONCE = 1 << 15
 ASKED_AT_ONCE = 256
+FAR = 16
+"""How much larger the square of the rows' mean is than their mean squared distance from it where that is taken off."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +76,35 @@ class NearestNeighbors(Card):
             raise unknown_name("metric", metric, METRICS)
         self.rows, self.metric = as_embeddings(rows), metric
         self.ids = np.arange(len(self.rows)) if ids is None else checked_ids(ids, len(self.rows))
-        blocks = (self.rows[low : low + ROWS_AT_ONCE] for low in range(0, len(self.rows), ROWS_AT_ONCE))
+        self._scale, self._centre = self._frame()
+        blocks = (self._framed(block) for block in self._blocks())
         self._squares = np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
         self._norms = np.maximum(np.sqrt(self._squares), 1e-12)
         self.index, self._effort = index, EFFORT if effort is None else effort
-        self._index = index_of(index, self.rows, metric, saved, effort)
+        self._index = index_of(index, self._scaled(self.rows), metric, saved, effort)
+
+    def _blocks(self) -> Iterator[NDArray[np.floating]]:
+        return (self.rows[low : low + ROWS_AT_ONCE] for low in range(0, len(self.rows), ROWS_AT_ONCE))
+
+    def _frame(self) -> tuple[float, NDArray[np.floating] | None]:
+        """A power of two by which squares of all numbers stay within the dtype, and of distances a point near the rows.
+
+        Distances of rows that are far from 0 and near each other would be differences of large squares.
+        """
+        peak = max(float(np.abs(block).max()) for block in self._blocks())
+        scale = 1.0 if peak == 0 or 2.0**-30 < peak < 2.0**30 else 2.0 ** -np.frexp(peak)[1]
+        if self.metric != "euclidean":
+            return scale, None
+        centre = sum(block.sum(axis=0, dtype=np.float64) for block in self._blocks()) / len(self.rows)
+        far = sum(float(np.square(block - centre).sum()) for block in self._blocks()) / len(self.rows)
+        return scale, centre.astype(self.rows.dtype) if np.square(centre).sum() > FAR * far else None
+
+    def _framed(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Rows, (B, D), as scores are made of them."""
+        return self._scaled(rows if self._centre is None else rows - self._centre)
+
+    def _scaled(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
+        return rows if self._scale == 1 else rows * rows.dtype.type(self._scale)
 
     def __repr__(self) -> str:
         num_rows, width = self.rows.shape
@@ -102,9 +129,15 @@ class NearestNeighbors(Card):
             raise DataError(f"id {asked[places < 0][0].item()!r} has no row; is it an id of this graph?")
         return self.nearest_rows(places, k)
 
-    def nearest_rows(self, places: NDArray[np.integer], k: int = 10) -> Neighbors:
-        """As ``nearest``, of rows by their numbers (Q,)."""
-        return self._search(self.rows[places], k, places)
+    def nearest_rows(self, places: ArrayLike, k: int = 10) -> Neighbors:
+        """As ``nearest``, of rows by their numbers (Q,), integers in [0, N - 1]."""
+        asked = as_ids(places, "places")
+        outside = 0 if asked.dtype.kind == "U" else first_outside(asked, len(self.rows))
+        if outside is not None:
+            raise DataError(
+                f"row {asked[outside].item()!r} is no number in [0, {len(self.rows) - 1}]; nearest takes ids"
+            )
+        return self._search(self.rows[asked], k, asked)
 
     def search(self, vectors: Any, k: int = 10) -> Neighbors:
         """The k rows of the table nearest to each vector, (Q, D); k at most N. Errors as ``nearest``."""
@@ -118,7 +151,11 @@ class NearestNeighbors(Card):
 
         Args:
             sample: Rows that are asked for, drawn by ``seed``; all of a smaller table.
+        Raises:
+            ConfigError: k as of ``nearest``, a sample below 1 or a seed below 0.
         """
+        if sample < 1 or seed < 0:
+            raise ConfigError(f"recall(sample={sample}, seed={seed}): give at least 1 row, and a seed of at least 0")
         asked = np.random.default_rng(seed).permutation(len(self.rows))[:sample]
         found, exact = self.nearest_rows(asked, k).ids, self._exact(self.rows[asked], k, asked).ids
         return float(np.mean([len(np.intersect1d(*both)) / k for both in zip(found, exact, strict=True)]))
@@ -141,7 +178,8 @@ class NearestNeighbors(Card):
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
             raise ConfigError(f"k={k} nearest of {len(self.rows)} rows: give one in [1, {most}]")
         asked = asked.astype(self.rows.dtype, copy=False)
-        found = None if self._index is None else self._index.search(asked, k + (own is not None), self._effort)
+        given = self._scaled(asked)
+        found = None if self._index is None else self._index.search(given, k + (own is not None), self._effort)
         return self._exact(asked, k, own) if found is None else self._among(asked, found, k, own)
 
     def _among(
@@ -168,17 +206,28 @@ class NearestNeighbors(Card):
                     found[here, own[part][here] - low] = -np.inf
                 for row, best, at in zip(found, scores[part], places[part], strict=True):
                     _keep_best(row, low, best, at)
+        if (places < 0).any():
+            peak = np.abs(asked).max()
+            raise DataError(f"vectors with numbers of {peak:g}: scores pass {self.rows.dtype}; scale vectors and rows")
         return self._told(places, scores)
 
     def _told(self, places: NDArray[np.int64], scores: NDArray[np.floating]) -> Neighbors:
         """Rows by their ids, and distances in the place of their negative squares."""
-        return Neighbors(self.ids[places], np.sqrt(np.maximum(-scores, 0)) if self.metric == "euclidean" else scores)
+        if self.metric == "euclidean":
+            scores = np.sqrt(np.maximum(-scores, 0))
+        if self._scale != 1 and self.metric != "cosine":
+            power = 1 if self.metric == "euclidean" else 2
+            with np.errstate(over="ignore"):  # a dot product past the dtype is infinite, in its right place
+                scores = (scores * np.float64(self._scale) ** -power).astype(self.rows.dtype)
+        return Neighbors(self.ids[places], scores)
 
     def _scores(self, asked: NDArray[np.floating], rows: slice | NDArray[np.int64]) -> NDArray[np.floating]:
         """Of each asked vector with each row, higher is nearer: (Q, rows)."""
+        asked = self._framed(asked)
         if self.metric == "cosine":
+            asked = asked / np.maximum(np.abs(asked).max(axis=1, keepdims=True), 1e-30)
             asked = asked / np.maximum(np.linalg.norm(asked, axis=1, keepdims=True), 1e-12)
-        found = asked @ self.rows[rows].T
+        found = asked @ self._framed(self.rows[rows]).T
         if self.metric == "cosine":
             found /= self._norms[rows]
         elif self.metric == "euclidean":

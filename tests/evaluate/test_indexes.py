@@ -79,6 +79,8 @@ def test_what_has_no_effect_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         NearestNeighbors(ROWS, effort=50)
     with pytest.raises(ConfigError, match=r"effort=0 candidates: give a number in \[1, 1048576\]"):
         NearestNeighbors(ROWS, index="faiss", effort=0)
+    with pytest.raises(ConfigError, match=r"effort=3.5 candidates: give a number in"):
+        NearestNeighbors(ROWS, index="faiss", effort=3.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="save an index of 'hnswlib' or 'faiss'"):
         NearestNeighbors(ROWS).save_index(tmp_path / "x")
     assert NearestNeighbors(ROWS).recall(5, sample=3) == 1.0

@@ -73,3 +73,43 @@ def test_a_search_that_has_no_meaning_is_refused() -> None:
         NearestNeighbors(ROWS, NAMES[:4])
     with pytest.raises(ConfigError, match=r"k=0 nearest of 5 rows: give one in \[1, 4\]"):
         table.nearest(["a"], k=0)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1e10, 1e25])
+def test_rows_of_any_size_have_the_neighbours_of_rows_of_size_1(metric: str, size: float) -> None:
+    """Squares past float32 made scores infinite or 0, and the neighbours the first or the last rows of the table."""
+    rows = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    expected = NearestNeighbors(rows, metric=metric).nearest_rows(np.arange(60), 5)
+    table = NearestNeighbors(rows * np.float32(size), metric=metric)
+    found = table.nearest_rows(np.arange(60), 5)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    power = {"cosine": 0, "dot": 2, "euclidean": 1}[metric]
+    with np.errstate(over="ignore"):
+        scores = (expected.scores * np.float64(size) ** power).astype(np.float32)
+    np.testing.assert_allclose(
+        found.scores, scores, rtol=1e-4, atol=np.abs(scores[np.isfinite(scores)]).max(initial=0) * 1e-5
+    )
+    if metric != "dot":
+        np.testing.assert_array_equal(table.search(rows * np.float32(size), 1).ids[:, 0], np.arange(60))
+
+
+def test_distances_are_those_of_rows_that_lie_far_from_0() -> None:
+    """Of float32 rows around 1,000 two thirds of the nearest were others: distances were differences of squares."""
+    rows = np.random.default_rng(0).normal(1000, 1, size=(300, 16)).astype(np.float32)
+    found = NearestNeighbors(rows, metric="euclidean").nearest_rows(np.arange(300), 3)
+    exact = NearestNeighbors(rows.astype(np.float64), metric="euclidean").nearest_rows(np.arange(300), 3)
+    np.testing.assert_array_equal(found.ids, exact.ids)
+    np.testing.assert_allclose(found.scores, exact.scores, rtol=1e-4)
+
+
+def test_vectors_that_no_score_holds_and_rows_that_are_not_there_are_refused() -> None:
+    table = NearestNeighbors(ROWS.astype(np.float32), NAMES, metric="euclidean")
+    with pytest.raises(DataError, match=r"vectors with numbers of 1e\+30: scores pass float32"):
+        table.search(np.full((1, 2), 1e30, np.float32), 1)
+    for places in ([-1], [0, 5], ["a"]):
+        with pytest.raises(DataError, match=r"is no number in \[0, 4\]; nearest takes ids"):
+            table.nearest_rows(places)
+    for options in ({"sample": 0}, {"seed": -1}):
+        with pytest.raises(ConfigError, match="give at least 1 row, and a seed of at least 0"):
+            table.recall(3, **options)
