@@ -223,6 +223,8 @@ def labels_of(y: Any, num_nodes: int) -> tuple[NDArray[np.int64], tuple[str, ...
         ShapeError: not one class for each node.
     """
     values = np.asarray(y)
+    if values.dtype.kind == "U" and not hasattr(y, "dtype"):  # in which numpy wrote -1 and NaN as text
+        values = np.array([*y, None], object)[:-1]
     if values.shape != (num_nodes,):
         raise ShapeError(f"y has shape {values.shape}; give a class, or -1, for each of the {num_nodes} nodes")
     missing = (None, -1, "")

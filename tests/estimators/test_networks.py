@@ -130,3 +130,12 @@ def test_links_are_scored_by_the_trained_network(tmp_path: Path) -> None:
     assert loaded.predict_links(inside).min() > loaded.predict_links(across).max()
     with pytest.raises(LackingError, match="predicts links, not classes"):
         loaded.predict(["n0"])
+
+
+def test_unknown_classes_beside_names_are_unknown_in_a_list_too() -> None:
+    """Numpy writes [-1, "a"] as text, and -1 and NaN became classes that the network learned."""
+    for missing in (-1, None, float("nan"), ""):
+        codes, names = labels_of(["b", missing, "a", "b"], 4)
+        assert (codes.tolist(), names) == ([1, -1, 0, 1], ("a", "b")), missing
+    codes, names = labels_of(np.array(["b", "-1"]), 2)
+    assert names == ("-1", "b"), "an array says what its texts are"
