@@ -102,6 +102,10 @@ class GraphEstimator(Transformer, ABC):
             ConfigError: a setting outside its limits, or without effect.
             DataError: a graph that is damaged, empty, or not of the kind that the model takes.
         """
+        if graph is None:
+            raise ConfigError(
+                f"{type(self).__name__}.fit got no graph; give one in memory, a path or a data set's name"
+            )
         graph = self._checked_array(graph, reset=True)
         result = self._run(self._data_of(graph, y))
         tables = dict(result.tables)
@@ -320,7 +324,11 @@ def pair_places(known: Embeddings, X: Any) -> NDArray[np.int64]:
         ShapeError: no such pairs.
         DataError: a node that has no row.
     """
-    pairs = list(map(list, X.itertuples(index=False) if is_frame(X) else X))
+    given = X.itertuples(index=False) if is_frame(X) else X.tolist() if hasattr(X, "tolist") else X
+    try:
+        pairs = list(map(list, given))
+    except TypeError:
+        pairs = []
     if not pairs or any(len(pair) != 2 for pair in pairs):
         raise ShapeError("X holds no pairs of ids; give shape (E, 2), such as [('a', 'b'), ('b', 'c')]")
     places = places_of(known, as_names([node for pair in pairs for node in pair]))
@@ -328,10 +336,17 @@ def pair_places(known: Embeddings, X: Any) -> NDArray[np.int64]:
 
 
 def as_names(nodes: Any) -> NDArray[Any]:
-    """Nodes as ids, shape (Q,): integers where all are, else each as Python writes it."""
-    if hasattr(nodes, "dtype") and np.asarray(nodes).dtype.kind in "iu":
+    """Nodes as ids, shape (Q,): integers where all are, else each as Python writes it.
+
+    Raises:
+        ShapeError: a single value.
+    """
+    if hasattr(nodes, "dtype") and np.asarray(nodes).dtype.kind in "iu" and np.ndim(nodes):
         return np.asarray(nodes)
-    listed = list(nodes)
+    try:
+        listed = [node.item() if hasattr(node, "dtype") and np.ndim(node) == 0 else node for node in nodes]
+    except TypeError:
+        raise ShapeError(f"{nodes!r} is one value; give ids of nodes, shape (Q,), such as [{nodes!r}]") from None
     if all(isinstance(node, int | np.integer) and not isinstance(node, bool) for node in listed):
         return np.array(listed, np.int64)
     return np.array([str(node) for node in listed])

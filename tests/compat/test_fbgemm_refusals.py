@@ -147,3 +147,26 @@ def test_every_argument_and_member_of_fbgemm_is_known_by_name() -> None:
             assert tbe(ids, offsets, **{name: None}).shape
             with pytest.raises(ConfigError, match=f"^{name}: there is no such thing"):
                 tbe(ids, offsets, **{name: ids})
+
+
+def test_what_ended_with_a_traceback_is_refused_by_name() -> None:
+    tbe = module()
+    features = len(tbe.feature_table_map)
+    offsets, indices = torch.zeros(features + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(ShapeError, match="indices and offsets are tensors, not list, Tensor"):
+        tbe([], offsets)  # type: ignore[arg-type]
+    with pytest.raises(
+        ShapeError, match=rf"feature_requires_grad of shape \({features + 1},\) for {features} features"
+    ):
+        tbe(indices, offsets, torch.zeros(0), feature_requires_grad=torch.ones(features + 1))
+    counts = [[-1, 2], *([[1, 0]] * (features - 1))]
+    with pytest.raises(ShapeError, match="batch_size_per_feature_per_rank has"):
+        tbe(indices, offsets, batch_size_per_feature_per_rank=counts)
+    specs: list[Any] = [(4, 2, EmbeddingLocation.HOST, ComputeDevice.CPU)]
+    for options, message in (
+        ({"embedding_specs": [(4, 2)]}, r"embedding_specs holds \(4, 2\); give \(rows, width, location"),
+        ({"gradient_clipping": True, "max_gradient": "1"}, "max_gradient='1' must be above 0"),
+        ({"device": 0}, "device=0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            SplitTableBatchedEmbeddingBagsCodegen(**{"embedding_specs": specs, **options})

@@ -237,3 +237,21 @@ def test_most_similar_adds_and_subtracts_directions() -> None:
     for wrong, told in (({"positive": []}, "positive"), ({"positive": "Valjean", "k": 77}, r"k=77 .*\[1, 76\]")):
         with pytest.raises(ConfigError, match=told):
             model.most_similar(**wrong)
+
+
+def test_ids_of_torch_are_ids_and_what_is_no_list_is_refused_as_such(fitted: Any) -> None:
+    """str(tensor(0)) was looked up as the name of a node; None and a number ended with a traceback."""
+    import torch
+
+    expected = fitted.predict_links([(0, 1), (2, 3)])
+    np.testing.assert_array_equal(fitted.predict_links(torch.tensor([[0, 2], [1, 3]]).T), expected)
+    assert fitted.nearest(torch.tensor(0), 2) == fitted.nearest(0, 2)
+    np.testing.assert_array_equal(fitted.transform(list(torch.tensor([3, 4]))), fitted.transform([3, 4]))
+    for pairs in (None, 3, [0, 1]):
+        with pytest.raises(ShapeError, match=r"X holds no pairs of ids; give shape \(E, 2\)"):
+            fitted.predict_links(pairs)
+    for ids in (None, 3):
+        with pytest.raises(ShapeError, match=rf"{ids} is one value; give ids of nodes"):
+            fitted.transform(ids)
+    with pytest.raises(ConfigError, match=r"DeepWalk\.fit got no graph; give one"):
+        ge.DeepWalk(**QUICK).fit(None)

@@ -177,6 +177,9 @@ class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
     ) -> None:
         super().__init__()
         self.embedding_specs = list(embedding_specs)
+        for spec in self.embedding_specs:
+            if not isinstance(spec, Sequence) or len(spec) != 4:
+                raise ConfigError(f"embedding_specs holds {spec!r}; give (rows, width, location, compute device)")
         self._caching = Caching.taken_from(others, self.embedding_specs)
         check_others(others)
         if {embedding_table_index_type, embedding_table_offset_type} - {torch.int32, torch.int64}:
@@ -200,7 +203,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
             )
         if not gradient_clipping and max_gradient != 1.0:
             raise ConfigError(f"max_gradient={max_gradient!r} has no effect without gradient_clipping=True")
-        if gradient_clipping and not max_gradient > 0:
+        if gradient_clipping and not (isinstance(max_gradient, int | float) and max_gradient > 0):
             raise ConfigError(f"max_gradient={max_gradient!r} must be above 0")
         self._max_gradient = float(max_gradient) if gradient_clipping else None
         bounds = outside(bounds_check_mode)
@@ -262,6 +265,13 @@ class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
         if feature_requires_grad is not None and per_sample_weights is None:
             raise ConfigError("feature_requires_grad is about the gradient of per_sample_weights; pass those too")
         check_call(others)
+        if not isinstance(indices, Tensor) or not isinstance(offsets, Tensor):
+            raise ShapeError(f"indices and offsets are tensors, not {type(indices).__name__}, {type(offsets).__name__}")
+        if feature_requires_grad is not None and feature_requires_grad.shape != (len(self.feature_table_map),):
+            raise ShapeError(
+                f"feature_requires_grad of shape {tuple(feature_requires_grad.shape)} for "
+                f"{len(self.feature_table_map)} features"
+            )
         num_bags = self._num_bags(offsets, batch_size_per_feature_per_rank)
         offsets = offsets.long().cpu()
         lengths = offsets.diff()
@@ -320,7 +330,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
         if self.pooling_mode == PoolingMode.NONE:
             raise ConfigError("batch_size_per_feature_per_rank needs pooling_mode SUM or MEAN")
         found = [sum(of) for of in of_ranks]
-        if len(found) != features or sum(found) != bags or len({len(of) for of in of_ranks}) > 1:
+        below = any(bags_of_rank < 0 for of in of_ranks for bags_of_rank in of)
+        if below or len(found) != features or sum(found) != bags or len({len(of) for of in of_ranks}) > 1:
             raise ShapeError(
                 f"batch_size_per_feature_per_rank has {sum(found)} bags of {len(found)} features; the offsets have "
                 f"{bags}, and there are {features} features, of as many ranks each"

@@ -179,7 +179,10 @@ def device_of(specs: Sequence[tuple[int, int, Any, Any]], device: Any) -> torch.
     for spec in specs:
         member(EmbeddingLocation, spec[2], f"location of a table of {compute.name}", *LOCATIONS[compute.name])
     kind = compute.name.lower()
-    found = torch.device(kind if device is None else device)
+    try:
+        found = torch.device(kind if device is None else device)
+    except RuntimeError as error:
+        raise ConfigError(f"device={device!r}: {error}; embedding_specs say {kind}") from None
     if found.type != kind:
         raise ConfigError(f"device={device!r}, but embedding_specs say {kind}")
     return found
