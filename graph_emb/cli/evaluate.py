@@ -19,7 +19,7 @@ from graph_emb.config import (
     read_config_file,
     section_from,
 )
-from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.evaluate.indexes import EXACT
@@ -40,7 +40,7 @@ from graph_emb.run.inputs import (
     read_plain_dataset,
     with_held_out_triples,
 )
-from graph_emb.run.run_folder import CONFIG, is_run, read_run, table_names
+from graph_emb.run.run_folder import CONFIG, folder_of_table, is_run, read_run
 from graph_emb.run.scores import scores_of
 
 SAME = 1e-6
@@ -135,7 +135,7 @@ def neighbors(args: argparse.Namespace) -> int:
         raise ConfigError("neighbors needs --id ID, a node whose neighbours are asked for, or --save-index FILE")
     if args.json is not None and not args.id:
         raise ConfigError(f"--json {args.json} needs --id ID, a node whose neighbours are asked for")
-    embeddings = load_embeddings(_table(args))
+    embeddings = load_embeddings(folder_of_table(Path(args.embeddings).expanduser(), args.table))
     weights, ids = embeddings.weights, embeddings.node_ids
     options = {"index": args.index, "effort": args.effort, "saved": args.load_index}
     search = NearestNeighbors(weights, ids, args.metric, **options)
@@ -156,19 +156,6 @@ def neighbors(args: argparse.Namespace) -> int:
     rows = [(asked, *pair) for asked, pairs in zip(args.id, near, strict=True) for pair in pairs]
     print(tabulate(rows, ["id", "neighbour", args.metric], floatfmt=".4f", disable_numparse=[0, 1]))
     return 0
-
-
-def _table(args: argparse.Namespace) -> Path:
-    """The folder of --table in a run, or what was named."""
-    place = Path(args.embeddings)
-    if args.table is None:
-        return place
-    if not is_run(place):
-        raise ConfigError(f"--table {args.table}: {place} is no run folder; leave it out")
-    names = table_names(place)
-    if args.table not in names:
-        raise unknown_name("table", args.table, names)
-    return place if args.table == names[0] else place / args.table
 
 
 def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:

@@ -18,7 +18,7 @@ from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.formats.embedding_files import copy_embeddings
-from graph_emb.run.run_folder import is_run
+from graph_emb.run.run_folder import folder_of_table, is_run
 
 
 def inspect(args: argparse.Namespace) -> int:
@@ -143,11 +143,11 @@ def export(args: argparse.Namespace) -> int:
 
 
 def _table_folder(source: Path, table: str | None) -> Path:
-    """The folder of a run's table: the main one lies in the run folder, others in folders of their names."""
-    if table is None:
-        return source
-    if not (source / table).is_dir():
-        known = sorted(path.parent.name for path in source.glob("*/embeddings.*"))
+    """The folder of a table: of a run by its name, else beside the main one's files."""
+    if table is None or is_run(source):
+        return folder_of_table(source, table)
+    known = sorted({path.parent.name for path in source.glob("*/embeddings.*")})
+    if table not in known:
         raise ConfigError(f"{source} has no table {table!r} besides its main one; others: {', '.join(known) or 'none'}")
     return source / table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.config import RunConfig, config_from, read_config_file
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.hidden import MARK
 from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
 
@@ -111,6 +111,22 @@ def table_names(folder: Path) -> list[str]:
         return list(metrics["tables"])
     inner = sorted({name.partition("/")[0] for name in metrics["files"] if "/" in name})
     return ["entity" if "relation" in inner else "node", *inner]  # runs of earlier versions do not say it
+
+
+def folder_of_table(place: Path, table: str | None) -> Path:
+    """Where the rows of a table of a run lie; None: those of its main one, or embeddings that are no run.
+
+    Raises:
+        ConfigError: no run, or it has no such table.
+    """
+    if table is None:
+        return place
+    if not is_run(place):
+        raise ConfigError(f"--table {table}: {place} is no run folder; leave it out")
+    names = table_names(place)
+    if table not in names:
+        raise unknown_name("table", table, names)
+    return place if table == names[0] else place / table
 
 
 def read_run(folder: str | Path) -> tuple[RunConfig, dict[str, Any], dict[str, Embeddings]]:

@@ -15,7 +15,7 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
 from graph_emb.optim.rule import ROW_OPTIONS
-from tests.cli.conftest import Outcome
+from tests.cli.conftest import CliqueFiles, Outcome
 
 Cli = Callable[..., Outcome]
 
@@ -135,6 +135,22 @@ def test_what_export_cannot_do_is_said(cli: Cli, saved: Path) -> None:
         assert text in outcome.err
     assert cli("export", "run", "--table", "relation", "--out", "o", "--format", "pt").code == 0
     assert load_embeddings("o").weights.tolist() == [[1.0]] * 3
+
+
+def test_export_names_the_tables_of_a_run_as_neighbors_does(cli: Cli, cliques: CliqueFiles) -> None:
+    """The main one by its name was refused, and ../other was a table."""
+    words = ["--threads", "1", "dim=4", "num_walks=1", "walk_length=5", "--no-eval", "output.report=none"]
+    assert cli("train", "deepwalk", "--dataset", cliques[0], "--out", "a run", *words).code == 0
+    assert cli("export", "a run", "--table", "node", "--format", "npy", "--out", "o").code == 0
+    np.testing.assert_array_equal(load_embeddings("o").weights, load_embeddings("a run").weights)
+    assert (
+        "unknown table '../o'; known: node"
+        in cli("export", "a run", "--table", "../o", "--format", "pt", "--out", "p").err
+    )
+    assert (
+        "o has no table '../a run' besides"
+        in cli("export", "o", "--table", "../a run", "--format", "pt", "--out", "p").err
+    )
 
 
 def test_merge_makes_a_full_checkpoint_that_inspect_and_export_take(cli: Cli, tmp_path: Path) -> None:
