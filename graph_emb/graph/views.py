@@ -263,7 +263,8 @@ def labelled_type(dataset: Dataset) -> str:
     if ntype is None:
         missing, key = ("split of its nodes", "split") if dataset.labels else ("labels", "labels")
         raise LackingError(
-            f"data set {dataset.name!r} has no {missing}; node classification needs both; name a file, dataset.{key}"
+            f"data set {dataset.name!r} has no {missing}; node classification needs labels and a split; name a file, "
+            f"dataset.{key}"
         )
     return ntype
 

@@ -76,7 +76,7 @@ def test_what_is_wrong_is_refused() -> None:
         ge.GraphSAGE(**QUICK).fit(graph, classes[:3])
     with pytest.raises(DataError, match="y has 2 labelled nodes; give at least 3"):
         ge.GraphSAGE(**QUICK).fit(graph, ["a", "b", *[None] * 18])
-    with pytest.raises(DataError, match="has no labels; node classification needs both"):
+    with pytest.raises(DataError, match="has no labels; node classification needs labels and a split"):
         ge.GraphSAGE(**QUICK).fit(graph)
     fitted = ge.GraphSAGE(**QUICK).fit(graph, classes)
     with pytest.raises(ConfigError, match="score takes no X and no y"):

@@ -159,7 +159,9 @@ def test_typed_nodes_of_a_plain_graph_have_each_edge_once_in_both_directions() -
     assert list(zip(src.tolist(), dst.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 2), (2, 1)]
     assert found.labels.tolist() == [0, 1, -1, 0]
     assert found.features[NODE_TYPE].dtype == np.float32
-    with pytest.raises(DataError, match=r"'x' has no split of its nodes; .* needs both; name a file, dataset\.split"):
+    with pytest.raises(
+        DataError, match=r"'x' has no split of its nodes; .* needs labels and a split; name a file, dataset\.split"
+    ):
         typed_nodes(Dataset("x", graph, {NODE_TYPE: labels}))
     with pytest.raises(DataError, match="'x' has no labels"):
         typed_nodes(Dataset("x", graph))

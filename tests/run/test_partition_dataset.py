@@ -274,7 +274,11 @@ def test_another_partition_or_method_beside_it_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("rgcn", {}, r"has no labels; node classification needs both; .* is a partition: .*; give that data set as"),
+        (
+            "rgcn",
+            {},
+            r"has no labels; node .* needs labels and a split; .* is a partition: .*; give that data set as",
+        ),
         ("mf", {}, r"holds out no edges for validation and test, by which mf is trained; .* is a partition"),
         ("transe", {}, r"has no relations; models of triples need them\. .* is a partition"),
         (
