@@ -13,12 +13,14 @@ import yaml
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.cli.main import main
+from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.terminal import notes_shown
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
+from graph_emb.run.families.kge import KGEFamily
 from graph_emb.sampling.buckets import BucketSchedule, num_swaps
 from tests.models.kge.test_tiered import graph
 from tests.ranks import Ranks
@@ -234,24 +236,27 @@ def test_parts_below_a_page_need_a_page_each(tmp_path: Path, local_mode: None) -
 
 
 def test_more_swaps_than_steps_are_said_with_the_memory_that_ends_it(
-    tmp_path: Path, fresh_mode: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     triples = tmp_path / "triples.tsv"
     triples.write_text("\n".join(f"a{k}\tr\ta{7 * k % 4_000}" for k in range(4_000)) + "\n", encoding="utf-8")
-    sizes = ["model.dim=64", "model.num_negatives=8", "model.chunk_size=64", "train.batch_size=512"]
-    words = ["train", "distmult", "--dataset", str(triples), "--no-eval", "--rule", "adagrad", "--threads", "1", *sizes]
 
-    def said(memory: str) -> list[str]:
-        assert main([*words, "--out", str(tmp_path / memory), f"train.memory={memory}", "train.buckets=auto"]) == 0
-        ge.shutdown()
-        return [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    def said(memory: str) -> str:
+        sections = {
+            "dataset": {"name": str(triples)},
+            "model": {"name": "distmult", "dim": 64, "num_negatives": 8, "chunk_size": 64},
+            "train": {"rule": "adagrad", "batch_size": 512, "buckets": "auto", "memory": memory},
+        }
+        with notes_shown(True):
+            KGEFamily(config_from(sections)).load()
+        return capsys.readouterr().err
 
-    (line,) = said("48KiB")
-    assert "takes 31,124 swaps of parts in an epoch of 8 steps" in line
+    line = said("48KiB")
+    assert "warning: train.memory = '48KiB' takes 31,124 swaps of parts in an epoch of 8 steps" in line
     found = re.search(r"with train.memory='(.*)' train.buckets=auto takes (\d+)$", line)
     assert found is not None
     assert int(found[2]) <= 8
-    assert said(found[1]) == []
+    assert said(found[1]) == ""
 
 
 def test_entities_with_types_are_refused(local_mode: None) -> None:
