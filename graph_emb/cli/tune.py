@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"\nbest: trial {result.best.number}, {result.metric} {result.best.value:.4f}{of_first}")
         say(args, f"{out}: best.yaml, trials.tsv, search.html, tried.txt (for graph-emb ogb report)")
         say(args, f"graph-emb train --config {shlex.quote(str(out / 'best.yaml'))}")
+    elif not result.interrupted:
+        say(args, f"graph-emb: no trial of {out} is complete; --resume goes on, with more --trials or --hours")
     if result.interrupted:
         say(args, f"graph-emb: interrupted; --resume --out {shlex.quote(str(out))} goes on")
         return INTERRUPTED

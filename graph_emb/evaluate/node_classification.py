@@ -123,7 +123,8 @@ def node_classification(
     cuts = tuple(int(ratio * len(nodes)) if 0 < ratio < 1 else 0 for ratio in ratios)
     for ratio, cut in zip(ratios, cuts, strict=True):
         if cut < 1:  # the other side has a node whenever the ratio is below 1
-            raise ConfigError(f"ratio {ratio} of {len(nodes)} labelled nodes trains on none; give one in (0, 1)")
+            least = f"at least 1/{len(nodes)}" if 0 < ratio < 1 else "one in (0, 1)"
+            raise ConfigError(f"ratio {ratio} of {len(nodes)} labelled nodes trains on none; give {least}")
     if shuffles < 1 or not cuts:
         raise ConfigError(f"{shuffles} shuffles at {len(cuts)} ratios; give at least one of each")
     features = matrix[nodes].astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
@@ -17,11 +18,20 @@ class Span:
     Args:
         low, high: Bounds.
         log: Whether their logarithms are drawn evenly; then low is above 0.
+    Raises:
+        ConfigError: no such numbers.
     """
 
     low: float
     high: float
     log: bool = False
+
+    def __post_init__(self) -> None:
+        ends = (self.low, self.high)
+        numbers = all(isinstance(end, int | float) and not isinstance(end, bool) and isfinite(end) for end in ends)
+        if not numbers or not self.low < self.high or (self.log and self.low <= 0):
+            said = f"{self.low}:{self.high}{':log' if self.log else ''}"
+            raise ConfigError(f"{short(said)} is no range; give finite numbers that rise, above 0 for their logarithms")
 
     @property
     def whole(self) -> bool:
@@ -68,7 +78,9 @@ def parse_range(text: str) -> tuple[str, Range]:
     if ":" not in values:
         return name, OneOf(tuple(parse_yaml(value.strip()) for value in values.split(",")))
     low, high, *rest = (parse_yaml(value.strip()) for value in values.split(":"))
-    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
-    if not numbers or rest not in ([], ["log"]) or not low < high or (rest and low <= 0):
-        raise ConfigError(f"search {short(text)}: {values} is no range; write LOW:HIGH or LOW:HIGH:log, rising")
-    return name, Span(low, high, bool(rest))
+    try:
+        if rest in ([], ["log"]):
+            return name, Span(low, high, bool(rest))
+    except ConfigError:
+        pass
+    raise ConfigError(f"search {short(text)}: {values} is no range; write LOW:HIGH or LOW:HIGH:log, rising")

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graph_emb.config import RunConfig, config_text, fields_of, place_key
+from graph_emb.config import RunConfig, config_text, fields_of
 from graph_emb.config.schema import DatasetSection
 from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
 from graph_emb.core.storage import plain, replace_text
-from graph_emb.models.search import Range, Space, parse_range
+from graph_emb.models.search import OneOf, Range, Space, Span, parse_range
 from graph_emb.models.settings import paths_of
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.pipeline import config_of
@@ -163,9 +163,10 @@ def tune_config(
     on_trial: Callable[[TrialRow], None] | None = None,
 ) -> TuneResult:
     """``tune`` of a configuration; ``on_trial`` is called with each trial of this process."""
-    if trials < 1 or jobs < 1 or (hours is not None and not hours > 0):
-        raise ConfigError(f"trials={trials}, jobs={jobs}, hours={hours}: all are above 0")
-    if metric != "valid" and not metric.startswith("valid."):
+    counts = all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in (trials, jobs))
+    if not counts or not (hours is None or (isinstance(hours, int | float) and hours > 0)):
+        raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
+    if not isinstance(metric, str) or (metric != "valid" and not metric.startswith("valid.")):
         raise ConfigError(f"metric {metric!r}: a search compares validation values; write valid, or such as valid.mrr")
     _check(base)
     optuna()  # refuses before data are read
@@ -196,21 +197,18 @@ def space_of(base: RunConfig, search: Mapping[str, Range]) -> dict[str, Range]:
     declared: Space = model.search_space()
     found = {paths[name]: own for name, own in declared.items() if name not in model.model_fields_set}
     for key, own in search.items():
-        (path,) = _flat(place_key(key, own)) if key not in fields else (key,)
-        if path not in fields:
+        if not isinstance(own, Span | OneOf):
+            raise ConfigError(f"search {key}={own!r}: give Span(low, high) or one_of(2, 5) of graph_emb.models.search")
+        named = [path for path in fields if path == key or path.endswith(f".{key}")]
+        if len(named) > 1 and key not in fields:
+            raise ConfigError(f"search {key}: which one of {', '.join(sorted(named))}?")
+        if not named:
             raise unknown_name(f"setting of {model.name}", key, fields)
-        found[path] = own
+        found[key if key in fields else named[0]] = own
     if not found:
         raise ConfigError(
             f"nothing to search: all of {', '.join(declared)} are set; leave some out, or give ranges (--search)"
         )
-    return found
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key, value in nested.items():
-        found += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [f"{prefix}{key}"]
     return found
 
 

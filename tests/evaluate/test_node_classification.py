@@ -163,7 +163,7 @@ def test_progress_is_drawn_only_when_asked(capsys: pytest.CaptureFixture[str], m
     ("change", "error", "text"),
     [
         ({"ratios": (1.0,)}, ConfigError, "ratio 1.0 of 120 labelled nodes"),
-        ({"ratios": (0.001,)}, ConfigError, "ratio 0.001 of 120 labelled nodes trains on none"),
+        ({"ratios": (0.001,)}, ConfigError, r"ratio 0.001 of 120 labelled nodes trains on none; give at least 1/120"),
         ({"ratios": (float("nan"),)}, ConfigError, "ratio nan"),
         ({"ratios": ()}, ConfigError, "10 shuffles at 0 ratios"),
         ({"shuffles": 0}, ConfigError, "0 shuffles at 9 ratios"),

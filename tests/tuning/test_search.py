@@ -195,3 +195,32 @@ def test_a_killed_search_ends_with_the_trials_of_a_whole_one(tmp_path: Path) -> 
 def test_two_jobs_share_the_trials(tmp_path: Path) -> None:
     found = tune("deepwalk", planted(), out=tmp_path, trials=4, jobs=2, **WALKS)
     assert [row.number for row in found.trials] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trials": 1.5}, "trials=1.5, jobs=1"),
+        ({"trials": True}, "trials=True"),
+        ({"jobs": "2"}, "jobs='2'"),
+        ({"hours": "1"}, "hours='1'"),
+        ({"metric": None}, "metric None: a search compares validation values"),
+        ({"search": {"window": (2, 5)}}, r"search window=\(2, 5\): give Span\(low, high\) or one_of\(2, 5\)"),
+        ({"search": {"windw": one_of(2, 5)}}, "unknown setting of deepwalk 'windw'"),
+    ],
+)
+def test_what_is_no_search_is_refused_before_data_are_read(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Wrong types ended with tracebacks, and an unknown setting was told the sections of a configuration."""
+    with pytest.raises(ge.ConfigError, match=said):
+        tune("deepwalk", tmp_path / "nowhere.csv", out=tmp_path / "out", **{"trials": 1, **options})
+
+
+@pytest.mark.parametrize(
+    "ends", [(5, 2), (1, float("inf")), (float("nan"), 1), ("1", 2), (True, 2), (0, 1, True), (2, 2)], ids=str
+)
+def test_a_span_has_two_finite_numbers_that_rise(ends: tuple[Any, ...]) -> None:
+    """Infinity ended with numpy's OverflowError in the first draw."""
+    with pytest.raises(ge.ConfigError, match="is no range; give finite numbers that rise"):
+        Span(*ends)
+    with pytest.raises(ge.ConfigError, match=r"search 'train.lr=0.1:.inf': 0.1:.inf is no range; write LOW:HIGH"):
+        search.ranges_of(["train.lr=0.1:.inf"])
