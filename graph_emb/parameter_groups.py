@@ -16,6 +16,8 @@ def groups_of(params: Any) -> list[dict[str, Any]]:
     """Groups whose ``params`` are lists: tables given plainly share one group, dicts are a group each."""
     if isinstance(params, DistEmbedding):
         raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
+    if not isinstance(params, Iterable):
+        raise ConfigError(f"params is {params!r}; pass a list of tables, such as [emb]")
     entries = list(params)
     if not entries:
         raise ConfigError("params is empty; pass at least one DistEmbedding")

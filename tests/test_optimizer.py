@@ -321,6 +321,8 @@ def test_a_failed_construction_leaves_no_state_behind() -> None:
     ("make", "message"),
     [
         (lambda e: ge.SparseAdam([], lr=0.1), "params is empty"),
+        (lambda e: ge.SparseAdam(None, lr=0.1), "params is None; pass a list of tables"),
+        (lambda e: ge.DistEmbedding(3, 2, name=5), "table name 5 must be a text"),
         (lambda e: ge.SparseAdam(e, lr=0.1), r"\[emb\]"),
         (lambda e: ge.SparseAdam([torch.zeros(1)], lr=0.1), "DistEmbedding tables only"),
         (lambda e: ge.SparseAdam([{"params": torch.ones(())}], lr=0.1), "DistEmbedding tables only"),

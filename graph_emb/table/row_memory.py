@@ -40,10 +40,13 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, t
         if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
             return torch.from_numpy(aligned(num_bytes)).view(dtype).view(shape)
         return torch.empty(shape, dtype=dtype, device=device)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
+        reason, more = "", ""
+        if device.type != "cpu":
+            reason, more = f" ({str(error).partition(chr(10))[0]})", ", or a device of this machine"
         raise ConfigError(
-            f"table {table!r}: cannot allocate {num_bytes:,} bytes for shape {shape} of {dtype} on {device}; "
-            "use fewer rows, a smaller embedding_dim, or a row-wise optimizer"
+            f"table {table!r}: cannot allocate {num_bytes:,} bytes for shape {shape} of {dtype} on {device}{reason}; "
+            f"use fewer rows, a smaller embedding_dim, or a row-wise optimizer{more}"
         ) from error
 
 

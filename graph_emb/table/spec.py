@@ -91,8 +91,8 @@ class TableSpec:
     placement: Placement | None = None
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or "\0" in self.name:
-            raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
+        if not isinstance(self.name, str) or not self.name or "/" in self.name or "\0" in self.name:
+            raise ConfigError(f"table name {self.name!r} must be a text, non-empty and without '/'")
         checked_shape(self.name, self.num_rows, self.dim, self.dtype, (*FLOAT_DTYPES, torch.int8))
         if self.growth is not None and self.placement is not None:
             raise ConfigError(f"table {self.name!r} grows, and grows in memory: leave out placement={self.placement}")

@@ -102,6 +102,17 @@ def test_a_table_beyond_memory_names_itself_and_its_bytes() -> None:
         allocate((10**15, 1024), torch.float32, torch.device("cpu"), "huge")
 
 
+def test_a_device_that_is_not_there_is_named_with_torchs_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch without CUDA raises an AssertionError; a driver that is missing was told to use fewer rows."""
+
+    def missing(*_: Any, **__: Any) -> Any:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch, "empty", missing)
+    with pytest.raises(ConfigError, match=r"on cuda \(Torch not compiled with CUDA enabled\); .* a device of this"):
+        allocate((3, 2), torch.float32, torch.device("cuda"), "t")
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
