@@ -262,10 +262,12 @@ def checked_slots(pairs: Sequence[tuple[Tensor, Slots]]) -> list[str]:
     """The tables of the pairs of ``apply_gradients``, after a check of the slots.
 
     Raises:
-        ConfigError: slots that are none or stale, or a table given twice.
+        ConfigError: gradients that are no tensors, slots that are none or stale, or a table given twice.
     """
     names = []
-    for _, slots in pairs:
+    for grads, slots in pairs:
+        if not isinstance(grads, torch.Tensor):
+            raise ConfigError(f"apply_gradients: {grads!r:.60} is no tensor; leave out tables without a gradient")
         if not isinstance(slots, Slots):
             raise ConfigError(f"apply_gradients: {slots!r:.60} is no Slots; pass what emb.lookup(ids) returned")
         names.append(slots.checked().table.name)

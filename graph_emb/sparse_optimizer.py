@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -233,7 +233,7 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
         self._let_others_count(pushes)
 
     @torch.no_grad()
-    def apply_gradients(self, pairs: Sequence[tuple[Tensor, Slots]]) -> None:
+    def apply_gradients(self, pairs: Iterable[tuple[Tensor, Slots]]) -> None:
         """Apply gradients of rows of growing tables at the slots where ``emb.lookup(ids)`` found them, as one step.
 
         Ids without a row are admitted, and get theirs, as in ``step()``. In collective mode every rank calls it for
@@ -254,6 +254,7 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
             [-0.5, -0.5]
         """
         self._check_open()
+        pairs = [*pairs]  # zip(gradients, slots) is read once
         names = checked_slots(pairs)
         with self.transport.joint(f"push of table {', '.join(map(repr, names))}"):
             pushes = []

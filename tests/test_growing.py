@@ -188,6 +188,19 @@ def test_rows_beyond_max_rows_are_refused_and_nothing_changes() -> None:
     assert emb.ids().tolist() == [1]
 
 
+def test_pairs_may_be_zipped_and_a_gradient_is_a_tensor() -> None:
+    """``zip``, as programs of mxRec and TensorFlow write it, was looked through twice, the second time empty."""
+    emb = table("growing", 1, torch.float32)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    rows, slots = emb.lookup([5, 7])
+    before = rows.clone()
+    opt.apply_gradients(zip([torch.ones_like(rows)], [slots], strict=True))
+    assert torch.equal(emb.weight[[5, 7]], before - 1)
+    for wrong in (None, np.ones((2, 1), np.float32)):
+        with pytest.raises(ConfigError, match="is no tensor; leave out tables without a gradient"):
+            opt.apply_gradients([(wrong, slots)])  # type: ignore[list-item]
+
+
 def test_slots_that_are_stale_forged_or_of_another_table_are_refused() -> None:
     emb = table("growing", 2, torch.float32, eviction=ge.Unused(1))
     other = table("other", 2, torch.float32)
