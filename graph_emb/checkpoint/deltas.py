@@ -232,6 +232,8 @@ def merge_checkpoints(base: str | Path, deltas: Sequence[str | Path], out: str |
         DataError: one is damaged, missing, given twice, out of order, or of another chain; it is named.
         ConfigError: no delta, or out is one of the folders.
     """
+    if isinstance(deltas, str | os.PathLike):
+        raise ConfigError(f"deltas is one path; give a list, such as [{os.fspath(deltas)!r}]")
     places = [Path(os.path.abspath(Path(place).expanduser())) for place in (base, *deltas)]
     target = Path(os.path.abspath(Path(out).expanduser()))
     if len(places) < 2:

@@ -320,6 +320,8 @@ def write_rows(
 
     Returns and raises as ``save_embeddings``.
     """
+    if isinstance(formats, str):
+        raise ConfigError(f"formats is {formats!r}, one text; give a list, such as [{formats!r}]")
     if not formats or len(set(formats)) < len(formats):
         raise ConfigError(f"formats are {list(formats)}; give one or more of {', '.join(FORMATS)}, each once")
     kinds = [FORMATS[name] for name in formats]

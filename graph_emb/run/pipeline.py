@@ -196,6 +196,8 @@ def run(
         watch: Called with each line of the history when it is there; an exception of it ends the run.
         on_evaluation: As of ``pipeline``.
     """
+    if on_evaluation is not None and not callable(on_evaluation):
+        raise ConfigError(f"on_evaluation={on_evaluation!r} must be a function of the numbers of a validation")
     config = following(config)
     check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
@@ -467,4 +469,10 @@ def _sections(config: RunConfig | Mapping[str, Any] | str | Path | None) -> Mapp
         return {}
     if isinstance(config, RunConfig):
         return config.sections()
-    return read_config_file(config) if isinstance(config, (str, Path)) else config
+    if isinstance(config, (str, Path)):
+        return read_config_file(config)
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is a {type(config).__name__}; give a RunConfig, a mapping of sections or a YAML file"
+        )
+    return config

@@ -140,6 +140,8 @@ def test_each_defect_of_a_chain_is_named(tmp_path: Path) -> None:
         ge.merge_checkpoints(deltas[0], deltas[1:], tmp_path / "merged")
     with pytest.raises(ConfigError, match="no delta is given"):
         ge.merge_checkpoints(base, [], tmp_path / "merged")
+    with pytest.raises(ConfigError, match="deltas is one path; give a list"):
+        ge.merge_checkpoints(base, str(deltas[0]), tmp_path / "merged")
     with pytest.raises(ConfigError, match="is one of the checkpoints that are merged"):
         ge.merge_checkpoints(base, deltas, deltas[1])
     assert not (tmp_path / "merged").exists()

@@ -249,6 +249,7 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
         ({"formats": ("h5",)}, ConfigError, "unknown format 'h5'; known: npy, parquet, pt, word2vec"),
         ({"formats": ()}, ConfigError, r"formats are \[\]; give one or more of npy, parquet, word2vec, pt"),
         ({"formats": ("npy", "npy")}, ConfigError, "each once"),
+        ({"formats": "npy"}, ConfigError, r"formats is 'npy', one text; give a list, such as \['npy'\]"),
         ({"node_ids": [0, 1]}, ShapeError, "2 node_ids for 3 rows"),
         ({"node_ids": [4, 5, 4]}, DataError, "node id 4 stands for 2 rows"),
         ({"node_ids": [0.5, 1, 2]}, ShapeError, "expected one-dimensional integers or strings"),

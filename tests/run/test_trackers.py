@@ -107,6 +107,14 @@ def test_a_missing_package_is_one_error_with_its_command(monkeypatch: pytest.Mon
         ge.pipeline("deepwalk", "no-such-graph.csv", output={"trackers": [name]})
 
 
+def test_what_is_no_function_is_refused_before_the_training() -> None:
+    """It ended a run with a traceback when the training was over."""
+    with pytest.raises(ge.ConfigError, match="on_evaluation=5 must be a function"):
+        ge.pipeline("deepwalk", "digits", on_evaluation=5, **TINY)  # type: ignore[arg-type]
+    with pytest.raises(ge.ConfigError, match="config is a list; give a RunConfig, a mapping of sections or a YAML"):
+        ge.pipeline(config=[1])  # type: ignore[arg-type]
+
+
 def test_on_evaluation_gets_validations_and_scores(tmp_path: Path) -> None:
     (tmp_path / "kg").mkdir()
     for part, own in {"train": FACTS[::2], "valid": FACTS[1::4], "test": FACTS[3::4]}.items():
