@@ -137,12 +137,16 @@ def infer(
     Returns:
         Rows of the new nodes, (U, D) float32, and their ids, ascending.
     Raises:
-        ConfigError: no run folder, a setting is wrong, or no node is new.
+        ConfigError: no run folder, a setting is wrong, out is a run folder, or no node is new.
         LackingError: the run is of another model, or its folder lacks what is needed.
         DataError: the edges or the run's data set cannot be read, or have ids of another kind.
     """
-    if epochs < 0:
-        raise ConfigError(f"epochs is {epochs}; it must be at least 0")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+        raise ConfigError(f"epochs is {epochs!r}; it must be an integer of at least 0")
+    if out is None and (overwrite or tuple(formats) != ("npy",)):
+        raise ConfigError(f"formats={formats!r}, overwrite={overwrite} have no effect without out; leave them out")
+    if out is not None and is_run(Path(out).expanduser()):
+        raise ConfigError(f"{out} is a run folder, which holds rows of its own; give another folder for the new ones")
     old = OldRun.read(run)
     model: Any = old.config.model
     if not isinstance(model, PlainWalkConfig):

@@ -241,6 +241,23 @@ def test_unseen_nodes_get_rows(old: Path, new: Path, tmp_path: Path, cli: Callab
     assert cli("infer", old, "--edges", new, "--out", tmp_path / "rows", "--overwrite", "--epochs", 0).code == 0
 
 
+def test_infer_leaves_a_run_as_it_is_and_refuses_what_has_no_effect(
+    old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]
+) -> None:
+    """``--out RUN --overwrite`` put the rows of the new nodes in the place of the run's."""
+    before = {path: path.read_bytes() for path in old.iterdir() if path.is_file()}
+    said = cli("infer", old, "--edges", new, "--out", old, "--overwrite").err
+    assert "is a run folder, which holds rows of its own; give another folder for the new ones" in said
+    assert {path: path.read_bytes() for path in before} == before
+    for options, message in (
+        ({"epochs": 1.5}, "epochs is 1.5; it must be an integer"),
+        ({"formats": ["pt"]}, r"formats=\['pt'\], overwrite=False have no effect without out"),
+        ({"overwrite": True}, "overwrite=True have no effect without out"),
+    ):
+        with pytest.raises(ge.ConfigError, match=message):
+            ge.infer(old, new, **options)  # type: ignore[arg-type]
+
+
 def test_the_command_goes_on(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:
     words = ["train", "deepwalk", "--from", old, "--new-edges", new, "--no-eval", "-q"]
     assert cli(*words, "--out", tmp_path / "next", "--threads", 1, "model.reach=1").code == 0
