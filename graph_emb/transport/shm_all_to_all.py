@@ -27,7 +27,8 @@ _WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
 exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
 ORDERED_STORES = ("x86_64", "amd64", "i386", "i686")
 """Machines whose cores see each other's stores in the order in which they were made."""
-_SPINS = 200  # looks before the core is offered to another process
+_LOOKS = 200  # one after the other, before the core is left to another process
+_NAP, _SHARE = 1e-3, 1 / 32  # seconds between later looks: this share of the wait so far, at most so many
 _FAREWELL = 5.0  # seconds that a rank waits for readers of what it wrote after an exchange that failed for itself
 _LOOK = 0.25  # seconds of waiting between two looks whether the others live
 
@@ -186,14 +187,14 @@ class SharedExchange:
         return known[1]
 
     def _wait(self, rank: int) -> None:
-        control, spins, begun, looked = self._controls[rank], 0, 0.0, 0.0
+        control, looks, begun, looked = self._controls[rank], 0, 0.0, 0.0
         while control[_WRITTEN] < self._steps:
-            spins += 1
-            if spins < _SPINS:
+            looks += 1
+            if looks < _LOOKS:
                 continue
-            time.sleep(0 if spins < 20 * _SPINS else 50e-6)
             now = time.monotonic()
             begun = begun or now
+            time.sleep(min(_NAP, (now - begun) * _SHARE))
             gone = control[_LEFT] or (now - looked > _LOOK and not _lives(self._pids[rank]))
             if gone and control[_WRITTEN] < self._steps:  # asked again: it may have written, and left, since
                 raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) is gone")
