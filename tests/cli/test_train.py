@@ -134,7 +134,7 @@ def test_flags_and_overrides_change_a_preset(cli: Callable[..., Outcome]) -> Non
         ("--no-eval", "--seed", "3"),
         ("train.rule=adam", "train.lr=0.1"),
         ("train.memory=1MiB", "train.buckets=auto"),
-        ("model.table=hash", "model.num_buckets=4"),
+        ("model.table=hash", "model.num_buckets=4", "train.rule=adagrad"),
         pytest.param(("--trainers", "2"), marks=pytest.mark.dist),
     ],
     ids=str,

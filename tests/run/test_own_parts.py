@@ -334,7 +334,7 @@ def test_without_labels_the_error_says_what_to_do(tmp_path: Path) -> None:
     graph = replace(typed(), node_data={})
     folder = built(tmp_path, graph)
     config = config_from({"model": "rgcn", "dataset": folder, "parallel": {"mode": "collective", "trainers": 2}})
-    with pytest.raises(ge.GraphEmbError, match=r"has no labels; node classification needs both"):
+    with pytest.raises(ge.GraphEmbError, match=r"has no labels; node classification needs labels and a split"):
         GNNFamily(config).load()
 
 
