@@ -22,6 +22,8 @@ from graph_emb.graph.ids import as_ids, find_ids, first_outside
 METRICS = ("cosine", "dot", "euclidean")
 ROWS_AT_ONCE = 1 << 15
 ASKED_AT_ONCE = 256
+LARGEST = 2.0**30
+"""Rows whose largest number is below it, and above its inverse, are squared in their own dtype; others in float64."""
 FAR = 16
 """How much larger the square of the rows' mean is than their mean squared distance from it where that is taken off."""
 
@@ -76,35 +78,33 @@ class NearestNeighbors(Card):
             raise unknown_name("metric", metric, METRICS)
         self.rows, self.metric = as_embeddings(rows), metric
         self.ids = np.arange(len(self.rows)) if ids is None else checked_ids(ids, len(self.rows))
-        self._scale, self._centre = self._frame()
+        peak = max(float(np.abs(block).max()) for block in self._blocks())
+        in_place = metric == "cosine" or peak == 0 or 1 / LARGEST < peak < LARGEST
+        self._dtype = self.rows.dtype if in_place else np.dtype(np.float64)
+        if index != EXACT and peak >= LARGEST:
+            raise ConfigError(f"rows with numbers of {peak:g}: index={index!r} squares in float32; scale them")
+        self._centre = self._far_from_0() if metric == "euclidean" else None
         blocks = (self._framed(block) for block in self._blocks())
-        self._squares = np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
-        self._norms = np.maximum(np.sqrt(self._squares), 1e-12)
+        squares = np.concatenate([np.einsum("nd,nd->n", block, block, dtype=np.float64) for block in blocks])
+        if metric == "cosine":
+            squares = np.where(squares > 0, np.sqrt(squares), 1)
+        self._lengths = squares.astype(self._dtype)  # of cosine, else their squares
         self.index, self._effort = index, EFFORT if effort is None else effort
-        self._index = index_of(index, self._scaled(self.rows), metric, saved, effort)
+        self._index = index_of(index, self.rows, metric, saved, effort)
 
     def _blocks(self) -> Iterator[NDArray[np.floating]]:
         return (self.rows[low : low + ROWS_AT_ONCE] for low in range(0, len(self.rows), ROWS_AT_ONCE))
 
-    def _frame(self) -> tuple[float, NDArray[np.floating] | None]:
-        """A power of two by which squares of all numbers stay within the dtype, and of distances a point near the rows.
-
-        Distances of rows that are far from 0 and near each other would be differences of large squares.
-        """
-        peak = max(float(np.abs(block).max()) for block in self._blocks())
-        scale = 1.0 if peak == 0 or 2.0**-30 < peak < 2.0**30 else 2.0 ** -np.frexp(peak)[1]
-        if self.metric != "euclidean":
-            return scale, None
-        centre = sum(block.sum(axis=0, dtype=np.float64) for block in self._blocks()) / len(self.rows)
-        far = sum(float(np.square(block - centre).sum()) for block in self._blocks()) / len(self.rows)
-        return scale, centre.astype(self.rows.dtype) if np.square(centre).sum() > FAR * far else None
+    def _far_from_0(self) -> NDArray[np.floating] | None:
+        """The mean of rows far from 0 and near each other, whose distances would be differences of large squares."""
+        mean = sum(block.sum(axis=0, dtype=np.float64) for block in self._blocks()) / len(self.rows)
+        spread = sum(float(np.square(block - mean).sum()) for block in self._blocks()) / len(self.rows)
+        return mean.astype(self._dtype) if np.square(mean).sum() > FAR * spread else None
 
     def _framed(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
         """Rows, (B, D), as scores are made of them."""
-        return self._scaled(rows if self._centre is None else rows - self._centre)
-
-    def _scaled(self, rows: NDArray[np.floating]) -> NDArray[np.floating]:
-        return rows if self._scale == 1 else rows * rows.dtype.type(self._scale)
+        rows = rows.astype(self._dtype, copy=False)
+        return rows if self._centre is None else rows - self._centre
 
     def __repr__(self) -> str:
         num_rows, width = self.rows.shape
@@ -178,15 +178,14 @@ class NearestNeighbors(Card):
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
             raise ConfigError(f"k={k} nearest of {len(self.rows)} rows: give one in [1, {most}]")
         asked = asked.astype(self.rows.dtype, copy=False)
-        given = self._scaled(asked)
-        found = None if self._index is None else self._index.search(given, k + (own is not None), self._effort)
+        found = None if self._index is None else self._index.search(asked, k + (own is not None), self._effort)
         return self._exact(asked, k, own) if found is None else self._among(asked, found, k, own)
 
     def _among(
         self, asked: NDArray[np.floating], found: NDArray[np.int64], k: int, own: NDArray[np.integer] | None
     ) -> Neighbors:
         """The k nearest of the rows that an index found, (Q, k) or one more, by their own scores."""
-        scores = np.empty(found.shape, self.rows.dtype)
+        scores = np.empty(found.shape, self._dtype)
         for number, rows in enumerate(found):
             scores[number] = self._scores(asked[number : number + 1], rows)[0]
         if own is not None:
@@ -195,7 +194,7 @@ class NearestNeighbors(Card):
         return self._told(np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1))
 
     def _exact(self, asked: NDArray[np.floating], k: int, own: NDArray[np.integer] | None) -> Neighbors:
-        scores = np.full((len(asked), k), -np.inf, self.rows.dtype)
+        scores = np.full((len(asked), k), -np.inf, self._dtype)
         places = np.full((len(asked), k), -1)
         for first in range(0, len(asked), ASKED_AT_ONCE):
             part = slice(first, first + ASKED_AT_ONCE)
@@ -215,24 +214,22 @@ class NearestNeighbors(Card):
         """Rows by their ids, and distances in the place of their negative squares."""
         if self.metric == "euclidean":
             scores = np.sqrt(np.maximum(-scores, 0))
-        if self._scale != 1 and self.metric != "cosine":
-            power = 1 if self.metric == "euclidean" else 2
-            with np.errstate(over="ignore"):  # a dot product past the dtype is infinite, in its right place
-                scores = (scores * np.float64(self._scale) ** -power).astype(self.rows.dtype)
+        with np.errstate(over="ignore"):  # a dot product past the dtype is infinite, in its right place
+            scores = scores.astype(self.rows.dtype, copy=False)
         return Neighbors(self.ids[places], scores)
 
     def _scores(self, asked: NDArray[np.floating], rows: slice | NDArray[np.int64]) -> NDArray[np.floating]:
         """Of each asked vector with each row, higher is nearer: (Q, rows)."""
         asked = self._framed(asked)
         if self.metric == "cosine":
-            asked = asked / np.maximum(np.abs(asked).max(axis=1, keepdims=True), 1e-30)
-            asked = asked / np.maximum(np.linalg.norm(asked, axis=1, keepdims=True), 1e-12)
+            norms = np.linalg.norm(asked.astype(np.float64), axis=1, keepdims=True)
+            asked = (asked / np.where(norms > 0, norms, 1)).astype(self._dtype)
         found = asked @ self._framed(self.rows[rows]).T
         if self.metric == "cosine":
-            found /= self._norms[rows]
+            found /= self._lengths[rows]
         elif self.metric == "euclidean":
             found *= 2
-            found -= self._squares[rows]
+            found -= self._lengths[rows]
             found -= np.einsum("qd,qd->q", asked, asked)[:, None]
         return found
 

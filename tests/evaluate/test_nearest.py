@@ -94,6 +94,19 @@ def test_rows_of_any_size_have_the_neighbours_of_rows_of_size_1(metric: str, siz
         np.testing.assert_array_equal(table.search(rows * np.float32(size), 1).ids[:, 0], np.arange(60))
 
 
+@pytest.mark.parametrize("metric", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_a_row_of_another_size_leaves_the_neighbours_of_the_others(metric: str, size: float) -> None:
+    """Such as one that has diverged: a scale for all rows would make the others 0."""
+    rows = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    rows[59] *= np.float32(size)
+    found = NearestNeighbors(rows, metric=metric).nearest_rows(np.arange(60), 5)
+    exact = NearestNeighbors(rows.astype(np.float64), metric=metric).nearest_rows(np.arange(60), 5)
+    np.testing.assert_array_equal(found.ids, exact.ids)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(found.scores, exact.scores.astype(np.float32), rtol=1e-4, atol=1e-5)
+
+
 def test_distances_are_those_of_rows_that_lie_far_from_0() -> None:
     """Of float32 rows around 1,000 two thirds of the nearest were others: distances were differences of squares."""
     rows = np.random.default_rng(0).normal(1000, 1, size=(300, 16)).astype(np.float32)
@@ -101,6 +114,11 @@ def test_distances_are_those_of_rows_that_lie_far_from_0() -> None:
     exact = NearestNeighbors(rows.astype(np.float64), metric="euclidean").nearest_rows(np.arange(300), 3)
     np.testing.assert_array_equal(found.ids, exact.ids)
     np.testing.assert_allclose(found.scores, exact.scores, rtol=1e-4)
+
+
+def test_an_index_of_rows_whose_squares_pass_float32_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"numbers of 1e\+25: index='hnswlib' squares in float32; scale them"):
+        NearestNeighbors(np.full((3, 2), 1e25, np.float32), index="hnswlib")
 
 
 def test_vectors_that_no_score_holds_and_rows_that_are_not_there_are_refused() -> None:
