@@ -15,9 +15,9 @@ from graph_emb.estimators.base import GraphEstimator, is_graph, pair_places
 from graph_emb.evaluate.link_prediction import CentredDot, evaluate_link, score_pairs
 from graph_emb.formats.embedding_files import places_of
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.held_out import non_edges
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import is_frame
-from graph_emb.graph.views import non_edges
 
 SCORER = "centred-dot"
 

@@ -23,11 +23,12 @@ from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
 from graph_emb.graph.edge_files import read_held_out_edges, read_held_out_triples, without_held_out
 from graph_emb.graph.grown import grown_by
+from graph_emb.graph.held_out import hold_out_edges, hold_out_given
 from graph_emb.graph.label_files import read_labels_and_split, read_split
 from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, hold_out_given, plain_dataset
+from graph_emb.graph.views import PlainDataset, digest, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
 from partition import PartitionedGraph
 

@@ -33,7 +33,7 @@ from graph_emb.evaluate.link_prediction import (
 )
 from graph_emb.evaluate.ranks import TiesWarning
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.views import hold_out_edges
+from graph_emb.graph.held_out import hold_out_edges
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
 

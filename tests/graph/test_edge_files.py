@@ -10,8 +10,8 @@ import pytest
 from graph_emb.core.errors import DataError
 from graph_emb.graph import Graph
 from graph_emb.graph.edge_files import read_held_out_edges, read_held_out_triples, without_held_out
+from graph_emb.graph.held_out import hold_out_given
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.graph.views import hold_out_given
 
 NAMES = Graph.from_edges(["ann", "bob", "carl"], ["bob", "carl", "dora"])
 GAPS = Graph.from_edges([10, 20, 30], [20, 30, 40], directed=True)
