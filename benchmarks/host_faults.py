@@ -128,12 +128,14 @@ class Job:
         metrics = json.loads((self.folder / "run" / "metrics.json").read_text())
         return 100 * float(metrics["evaluation"]["node_classification"]["ratios"][0]["micro_mean"])
 
-    def close(self) -> list[str]:
-        """Leave no process; those that were there."""
-        found = []
-        for pid in [pid for name in self.net.hosts for pid in _pids(name)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(pid))
+    def close(self) -> list[int]:
+        """Leave no process; the host of each that was there."""
+        found, hosts = [], []
+        for host, name in enumerate(self.net.hosts):
+            for pid in _pids(name):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(pid))
+                    hosts.append(host)
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -141,7 +143,7 @@ class Job:
             launcher.kill()
             launcher.wait()
         psutil.wait_procs(found, timeout=30)
-        return [f"process {process.pid}" for process in found]
+        return hosts
 
 
 def _pids(namespace: str) -> list[int]:
@@ -260,8 +262,10 @@ def one_round(args: argparse.Namespace, number: int, known: dict[str, Any]) -> d
         finally:
             left = job.close()
         found["suspended"] = clock.suspended
-        if left and not found["complaint"] and fault.back is not None:
-            found["complaint"] = f"left {left}"
+        ends = found.pop("ends", [])  # a host that was not brought back lies as it is
+        left = [host for host in left if host in ends]
+        if left and not found["complaint"]:
+            found["complaint"] = f"processes were left on hosts {left}"
         if found["complaint"]:
             found["said"] = [job.said(host)[-3000:] for host in range(args.hosts)]
             if args.keep:
@@ -276,7 +280,7 @@ def judged(
     hosts, before = list(range(args.hosts)), time.monotonic() - job.clock.suspended
     dead, back = FAULTS[fault.name][0] == HOST, FAULTS[fault.name][0] == PROCESS
     if not args.restarts:
-        living = [host for host in hosts if not (dead and host == fault.host)]
+        living = found["ends"] = [host for host in hosts if not (dead and host == fault.host)]
         ended = job.ends(living, args.timeout + STATED)
         found["seconds"] = time.monotonic() - job.clock.suspended - before
         if not ended:
@@ -294,7 +298,8 @@ def judged(
         return "the first host has not ended"
     if job.launchers[0].returncode or not (job.folder / "run").exists():
         return f"the first host ended with exit code {job.launchers[0].returncode}"
-    if not job.ends([host for host in hosts if host != fault.host or back], 60 + args.wait):
+    found["ends"] = [host for host in hosts if host != fault.host or back]
+    if not job.ends(found["ends"], 60 + args.wait):
         return "a host has not ended"
     again = sorted(step for step, times in job.saved.items() if step <= found["kept"] and max(times) > begun)
     if again:

@@ -171,10 +171,8 @@ class KGEFamily(Family):
     def _warn_of_swaps(self, graph: KnowledgeGraph) -> None:
         """Say it where parts are swapped more often than a step is taken, with memory that ends that."""
         section, steps = self.config.train, graph.num_triples / self.model.batch_size
-        swaps, (frames, pages) = (
-            num_swaps(self.model.buckets, self.model.resident_parts),
-            self._held_pages(graph.num_entities),
-        )
+        swaps = num_swaps(self.model.buckets, self.model.resident_parts)
+        frames, pages = self._held_pages(graph.num_entities)
         if swaps <= steps or frames >= pages:
             return
         memory, fewer, most = section.placement().memory_bytes, swaps, min(MOST_BUCKETS, graph.num_entities)
