@@ -187,6 +187,12 @@ def test_a_saved_estimator_is_a_run(karate: nx.Graph, fitted: Any, tmp_path: Pat
         ge.load_run(tmp_path)
 
 
+def test_edges_of_a_complete_graph_have_nothing_to_be_told_from() -> None:
+    model = ge.DeepWalk(dim=4, num_walks=1).fit(nx.complete_graph(5))
+    with pytest.raises(ge.DataError, match=r"compares 1 edges .* have 0; hold out, or score, fewer"):
+        model.score([[0, 1]])
+
+
 def test_a_run_of_a_file_is_loaded_and_scored(tmp_path: Path) -> None:
     graph = tmp_path / "ring.csv"
     graph.write_text("".join(f"n{u},n{(u + 1) % 20}\n" for u in range(20)))
