@@ -103,5 +103,5 @@ def test_shares_out_of_range_are_refused(options: dict, error: type, words: str)
 
 def test_a_complete_graph_has_no_negatives() -> None:
     src, dst = np.triu_indices(5, k=1)
-    with pytest.raises(DataError, match=r"compares 2 edges with as .* 5 nodes of this graph have 0; hold out, or score"):
+    with pytest.raises(DataError, match=r"compares 2 edges with as .* 5 nodes of this graph have 0; hold out, or"):
         hold_out_edges(Graph.from_edges(src, dst), seed=0)
