@@ -1,13 +1,15 @@
 """Tables in files: updates, cold reads, policies and creation, each beside its floor of the same run.
 
-    python benchmarks/tiers.py hits misses cold zipf create memory --folder /fast/disk --json tiers.json
+    python benchmarks/tiers.py hits misses cold zipf create memory background --folder /fast/disk --json tiers.json
 
 ``hits``: a step (pull, backward, Adagrad) whose rows are all in memory, beside the same step of a table in memory.
 ``misses``: random rows are read and changed that are not in memory, beside plain threads of ``pread`` and ``pwrite`` of
 as many pages. ``cold``: random rows of a flushed table, beside ``numpy.memmap`` of a file with the same rows whose
 cached pages were dropped. ``zipf``: ids by a power law, rows in the order of their frequency, a fifth of the table in
 memory: hits of each policy beside those of the best fixed set. ``create``: a table of 50 GB. ``memory``: the peak of a
-process that trains a table of eight times its budget.
+process that trains a table of eight times its budget. ``background``: steps of such a table while a checkpoint of it is
+written in the background, beside those before, and the memory that it takes; rows by a power law from a ``ge.File``,
+and rows of a few parts at a time from a ``ge.Buckets``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from tabulate import tabulate
+from tiers_memory import resident
 
 import graph_emb as ge
 from graph_emb.run.machine import peak_memory_mib
@@ -249,8 +252,70 @@ def _train(options: argparse.Namespace) -> None:
     print(peak_memory_mib())
 
 
+def turns_of_file(emb: ge.DistEmbedding, batch: int) -> Iterator[torch.Tensor]:
+    """Batches by a power law, rows in the order of their frequency."""
+    num, rng = emb.num_embeddings, np.random.default_rng(0)
+    sums = np.cumsum(1.0 / np.arange(1, num + 1) ** 1.2)
+    while True:
+        yield torch.from_numpy(np.minimum(np.searchsorted(sums, rng.random(batch) * sums[-1]), num - 1))
+
+
+def turns_of_buckets(emb: ge.DistEmbedding, batch: int) -> Iterator[torch.Tensor]:
+    """Batches of two of 32 parts, a fortieth of whose rows is in each; the parts of the next ones come meanwhile."""
+    num, parts, rng = emb.num_embeddings, 32, np.random.default_rng(0)
+    order = [int(k) for _ in range(1000) for k in rng.permutation(parts)]
+    for k in range(len(order) - 3):
+        ranges = [(part * num // parts, (part + 1) * num // parts) for part in order[k : k + 3]]
+        emb.shard.hold(ranges)  # type: ignore[attr-defined]
+        for _ in range(40 * num // parts // batch):
+            yield torch.from_numpy(np.concatenate([rng.integers(*one, batch // 2) for one in ranges[:2]]))
+
+
+def background(options: argparse.Namespace) -> dict[str, Any]:
+    """A checkpoint in the background of a table of eight times the budget."""
+    num, batch, found = options.rows, 8192, {}
+    memory = num * DIM * 8 // 8
+    for name, placement, turns in (
+        ("file", ge.File(options.folder, memory), turns_of_file),
+        ("buckets", ge.Buckets(options.folder, memory, parts=32), turns_of_buckets),
+    ):
+        emb, opt = made(num, placement)
+        dirtied(emb)
+        grads, batches = torch.randn(batch, DIM), turns(emb, batch)
+        began = time.perf_counter()
+        before = rate(emb, opt, batches, grads, lambda began=began: time.perf_counter() - began > options.seconds)
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory begins anew
+        held, began = resident(), time.perf_counter()
+        pending: Any = ge.save_checkpoint(Path(options.folder, name), tables=[emb], optimizers=[opt], background=True)
+        pause = time.perf_counter() - began
+        meanwhile = rate(emb, opt, batches, grads, lambda pending=pending: pending.done)
+        pending.wait()
+        seconds = time.perf_counter() - began
+        found |= {
+            f"{name}: steps/s before": before, f"{name}: meanwhile": meanwhile, f"{name}: ratio": meanwhile / before,
+            f"{name}: seconds of the checkpoint": seconds, f"{name}: of them nothing trains": pause,
+            f"{name}: MiB more": (resident("VmHWM") - held) / MIB, f"{name}: budget MiB": memory / MIB,
+        }  # fmt: skip
+        del emb, opt, batches
+        gc.collect()
+    return {**found, "aims": "ratio >= 0.7, MiB more <= 5 % of the budget + 64"}
+
+
+def rate(
+    emb: ge.DistEmbedding, opt: Any, batches: Iterator[torch.Tensor], grads: torch.Tensor, done: Callable[[], bool]
+) -> float:
+    """Steps a second until it is done."""
+    began, steps = time.perf_counter(), 0
+    while not done():
+        step(emb, opt, next(batches), grads)
+        steps += 1
+    return steps / (time.perf_counter() - began)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "hits": hits, "misses": misses, "cold": cold, "zipf": zipf, "create": create, "memory": memory,
+    "background": background,
 }  # fmt: skip
 
 
@@ -260,6 +325,7 @@ def main() -> None:
     parser.add_argument("--folder", help="on the disk that is measured; default: the folder for temporary files")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of steps before a checkpoint in the background")
     parser.add_argument("--zipf-rows", type=int, default=10_000_000)
     parser.add_argument("--zipf-batches", type=int, default=400)
     parser.add_argument("--json", type=Path)

@@ -41,7 +41,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
 from graph_emb.table.tier.cache import CacheStats
-from graph_emb.table.tier.shard import fewest_parts
+from graph_emb.table.tier.sizes import fewest_parts
 
 MIB = 1 << 20
 SLACK = 64 * MIB

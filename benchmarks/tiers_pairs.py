@@ -30,7 +30,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.sampling.walks import WalkSampler
-from graph_emb.table.tier.shard import fewest_parts
+from graph_emb.table.tier.sizes import fewest_parts
 
 DIM, LENGTH = 128, 40
 

@@ -33,7 +33,8 @@ from graph_emb.graph.original_ids import ArrayIds, OriginalIds
 from graph_emb.table.growing_rows import COUNTS, GrowingRows
 from graph_emb.table.lazy_decay import DECAY
 from graph_emb.table.spec import StateSpec
-from graph_emb.transport.base import TableRows
+from graph_emb.table.tier.kept import KeptRows
+from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -269,10 +270,31 @@ class TableShare:
             found.update({GROWTH + name: Column(torch.int64, (num_rows,)) for name in COUNTS})
         return found
 
-    def copied(self) -> TableShare:
-        """The same rows in memory of their own, for a write while training goes on."""
+    def kept(self) -> TableShare:
+        """The same rows for a write while training goes on: those in a file are kept there, others are copied."""
         columns = [name.removeprefix(STATE) for name in self.columns(0)]
-        return replace(self, rows=[CopiedRows(rows, columns) for rows in self.rows])
+        made: list[TableRows] = []
+        share = replace(self, rows=made)
+        try:
+            for rows in self.rows:
+                kept = rows.kept(self.rows_of_file(near=False)) if isinstance(rows, ShardRows) else None
+                made.append(kept or CopiedRows(rows, columns))
+        except BaseException:
+            share.release()
+            raise
+        return share
+
+    def release(self) -> None:
+        """Let go of rows that were kept. May be repeated."""
+        for rows in self.rows:
+            if isinstance(rows, KeptRows):
+                rows.close()
+        self.rows = []
+
+    def rows_of_file(self, *, near: bool) -> int:
+        """Most rows of a file of rows that are in this process's memory (near), or are not."""
+        row_bytes = sum(column.row_bytes for column in self.columns(1).values())
+        return min(FILE_ROWS, max(1, (FILE_BYTES if near else PIECE_BYTES) // row_bytes))
 
 
 class ChosenRows:
@@ -374,10 +396,8 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
 
 def _files(share: TableShare, rank: int) -> Iterator[_File]:
     number = 0
-    row_bytes = sum(column.row_bytes for column in share.columns(1).values())
     for rows in share.rows:
-        most = FILE_BYTES if rows.memory(WEIGHT) is not None else PIECE_BYTES
-        size = min(FILE_ROWS, max(1, most // row_bytes))
+        size = share.rows_of_file(near=rows.memory(WEIGHT) is not None)
         for start in range(0, rows.num_rows, size):
             name = f"{folder_of(share.name)}/{rank:05d}-{number:05d}.safetensors"
             yield _File(share, rows, start, min(rows.num_rows, start + size), name)

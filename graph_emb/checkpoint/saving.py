@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,7 +60,13 @@ class PendingCheckpoint:
         waited: Whether ``wait`` came to its end; a call that Ctrl-C ended is made again.
     """
 
-    def __init__(self, snapshot: Snapshot, transport: Transport, folder: PendingFolder | None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        transport: Transport,
+        folder: PendingFolder | None,
+        tables: Sequence[DistEmbedding],
+    ) -> None:
         self.path: Path = snapshot.place
         self._transport, self._folder, self._ranks = transport, folder, snapshot.ranks
         self._written, self._cancelled = threading.Event(), threading.Event()
@@ -67,6 +74,7 @@ class PendingCheckpoint:
         self._finish_error: Exception | None = None
         self._error: Exception | None = None  # what a wait ended with
         self.waited = False
+        self._shards = [weakref.ref(table.shard) for table in tables]
         self._thread = threading.Thread(target=self._run, args=(snapshot,), name=f"checkpoint {self.path.name}")
         self._thread.start()
 
@@ -102,6 +110,12 @@ class PendingCheckpoint:
             raise
         self._thread.join()
         agree(self._transport, lambda: _raise(self._finish_error), what)
+        self._note()
+
+    def _note(self) -> None:
+        """Have files of rows name this checkpoint as the one that stands for them."""
+        for shard in filter(None, (one() for one in self._shards)):
+            shard.saved_to(str(self.path))
 
     def _run(self, snapshot: Snapshot) -> None:
         said = f"checkpoint {self.path} was not written: %s: %s"  # no caller may have waited when an error comes
@@ -110,13 +124,14 @@ class PendingCheckpoint:
         except Exception as error:
             self._write_error = error
             log.error(said, type(error).__name__, error)
-        snapshot.shares.clear()  # the copies; what follows needs none of them
+        snapshot.release()  # what follows needs no rows
         self._written.set()
         if self._folder is None:
             return
         try:
             if self._write_error is None and self._all_parts():
                 finish(snapshot, self._folder)
+                self._note()
         except Exception as error:
             self._finish_error = error
             log.error(said, type(error).__name__, error)
@@ -178,8 +193,9 @@ def save_checkpoint(
         keep_last: How many of the newest checkpoints in path's parent folder stay, this one included; None keeps all.
         metric: Of this checkpoint, for ``keep_best``.
         keep_best: ``"max"`` or ``"min"``: the one with the best metric stays as well.
-        background: Return when this rank's rows are copied (memory: once more the rows and state that it stores); the
-            files are written meanwhile. See ``PendingCheckpoint``.
+        background: Return when this rank's rows are copied (memory: once more the rows and state that it stores; of
+            rows in files none, what differs in memory is written beside them); the files are written meanwhile. See
+            ``PendingCheckpoint``.
         base: The last checkpoint of these tables, in the same folder: the new one, a delta, holds the rows that changed
             since, and of growing tables the ids that left. ``load_checkpoint`` reads it with all that it follows,
             which ``keep_last`` keeps; ``graph-emb checkpoint merge`` makes a full one. Rows of tables of a fixed size
@@ -225,11 +241,12 @@ def save_checkpoint(
     snapshot, folder = agree(transport, prepare, what, undo=lambda made: _close(made[1]))
     if background:
         try:
-            snapshot = agree(transport, snapshot.copied, what)
+            snapshot = agree(transport, snapshot.kept, what, undo=Snapshot.release)
+            _running = PendingCheckpoint(snapshot, transport, folder, tables)
         except BaseException:
+            snapshot.release()
             _close(folder)
             raise
-        _running = PendingCheckpoint(snapshot, transport, folder)
         return _running
     try:
         agree(transport, lambda: write_part(snapshot), what)

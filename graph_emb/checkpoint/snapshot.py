@@ -58,10 +58,23 @@ class Snapshot:
     extra: dict[str, Any]  # this rank's, as JSON
     retention: Retention  # which older checkpoints stay
 
-    def copied(self) -> Snapshot:
-        """The same in memory of its own."""
+    def kept(self) -> Snapshot:
+        """The same, whatever the training changes after: in memory of its own, rows in files kept there."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
-        return replace(self, shares=[share.copied() for share in self.shares], tensors=tensors)
+        made = replace(self, shares=[], tensors=tensors)
+        try:
+            for share in self.shares:
+                made.shares.append(share.kept())
+        except BaseException:
+            made.release()
+            raise
+        return made
+
+    def release(self) -> None:
+        """Let go of all rows. May be repeated."""
+        for share in self.shares:
+            share.release()
+        self.shares.clear()
 
 
 def take(

@@ -26,6 +26,8 @@ from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import ChangedRows
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.kept import KeptRows
+from graph_emb.table.tier.shard import TieredShard
 
 T = TypeVar("T")
 
@@ -166,6 +168,10 @@ class ShardRows:
 
     def memory(self, column: str) -> Tensor | None:
         return self._shard.memory(column)
+
+    def kept(self, run: int) -> KeptRows | None:
+        """As ``TieredShard.kept``; None of rows in memory."""
+        return self._shard.kept(run) if isinstance(self._shard, TieredShard) else None
 
 
 class LiveTables(dict[str, T]):

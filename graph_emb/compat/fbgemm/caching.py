@@ -19,7 +19,8 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.table.placement import HOST, DeviceCache
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.tier.shard import TieredShard, device_memory
+from graph_emb.table.tier.shard import TieredShard
+from graph_emb.table.tier.sizes import device_memory
 
 UVM_COUNTS = ("calls", "requested", "distinct", "misses", "conflicts", "conflict misses")
 """What ``get_uvm_cache_stats`` counts."""

@@ -43,7 +43,7 @@ from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
 from graph_emb.table.tier.pages import least_pages
-from graph_emb.table.tier.shard import held_pages
+from graph_emb.table.tier.sizes import held_pages
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
 

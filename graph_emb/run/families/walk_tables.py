@@ -33,7 +33,7 @@ from graph_emb.run.family import TrainingJob
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
 from graph_emb.table.tier.pages import least_pages
-from graph_emb.table.tier.shard import fewest_parts, held_pages
+from graph_emb.table.tier.sizes import fewest_parts, held_pages
 
 
 def fit_skipgram(

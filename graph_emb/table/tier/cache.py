@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import StorageError
 from graph_emb.table.tier.frames import Frames
+from graph_emb.table.tier.kept import KeptPages
 from graph_emb.table.tier.pages import PageLayout
 from graph_emb.table.tier.reader import Transfer
 
@@ -93,6 +94,11 @@ class LowerTier(Protocol):
         """Start to write the pages old (N,) that are dirty (N,), and then to read those of new (N,) that are stored
         (N,) into the same frames (N,)."""
 
+    def keep(
+        self, stored: np.ndarray, dirty: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor]
+    ) -> KeptPages | None:
+        """The pages as they are now, until they are closed: dirty ones (N,) from frames (N,); None: they are copied."""
+
     def note(self, checkpoint: str | None) -> None:
         """Note which checkpoint stands for the rows, if the run does not end."""
 
@@ -124,7 +130,7 @@ class PageCache:
     ) -> None:
         self.frames, self.reader, self.columns = frames, reader, list(columns)
         self.num_rows, self._rows = num_rows, 1 << frames.shift
-        self._first_values = first_values
+        self.first_values = first_values
         self.in_file = np.zeros(len(frames.frame_of), np.uint8)
         self._jobs: dict[int, tuple[Transfer, np.ndarray]] = {}  # with the pages that a write is for
         self._number = 0
@@ -319,7 +325,7 @@ class PageCache:
         inside = ids < self.num_rows
         ids, places = ids[inside], torch.from_numpy(slots[inside])
         made = [column.new_empty((len(ids), *column.shape[1:])) for column in columns]
-        self._first_values(ids, made)
+        self.first_values(ids, made)
         for column, values in zip(columns, made, strict=True):
             column.index_copy_(0, places.to(column.device), values)
 
@@ -393,7 +399,7 @@ class PageCache:
             ids = np.arange(pages[k] << frames.shift, min((pages[k] + 1) << frames.shift, self.num_rows))
             made: list[Tensor | None] = [None] * len(self.columns)
             made[section] = scratch[k << frames.shift : (k << frames.shift) + len(ids)]
-            self._first_values(ids, made)
+            self.first_values(ids, made)
         places = torch.from_numpy((inverse << frames.shift) | (rows & mask))
         found = scratch[places.to(column.device)]
         here = np.flatnonzero(held[inverse] >= 0)
@@ -413,6 +419,16 @@ class PageCache:
         frames.dirty[dirty] = False
         self._wait(job)
         self._wait_for_writes()
+
+    def keep(self) -> KeptPages | None:
+        """The pages as they are now, until they are closed; None where the lower tier is in memory."""
+        self.check()
+        self._wait_for_writes()
+        frames = self.frames
+        dirty = np.flatnonzero(frames.dirty)
+        for job in np.unique(frames.loading[dirty]).tolist():
+            self._wait(job)
+        return self.reader.keep(self.in_file == STORED, frames.page_of[dirty], dirty, self.columns)
 
     def store_first_values(self) -> None:
         """Write the pages that are neither in memory nor in the lower tier, some at a time."""

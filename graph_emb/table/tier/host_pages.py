@@ -67,6 +67,9 @@ class HostPages:
         """All pages of a section, (num_pages, numbers of a page), not a copy."""
         return self._sections[number]
 
+    def keep(self, stored: np.ndarray, dirty: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor]) -> None:
+        """Nothing: memory is copied."""
+
     def note(self, checkpoint: str | None) -> None:
         """Nothing is left of a run that did not end."""
 

@@ -165,6 +165,8 @@ class PageFile:
 
     def note(self, checkpoint: str | None) -> None:
         """Write the header: whose file this is, and the checkpoint to load if the run does not end."""
+        if self.descriptor < 0:  # closed meanwhile
+            return
         self._header = {"magic": MAGIC, "run": self.run, "table": self.table, "pid": os.getpid(), "open": True}
         text = json.dumps({**self._header, "checkpoint": checkpoint}).encode()[:BLOCK]
         block = aligned(BLOCK)

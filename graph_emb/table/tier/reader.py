@@ -6,89 +6,22 @@ buffer, whose sections are copied from or to the frames. A batch of transfers is
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numba import types
 from torch import Tensor
 
-from graph_emb.core.compiled import njit
 from graph_emb.core.errors import StorageError
-from graph_emb.table.tier.pages import BLOCK, SECTOR, PageFile, PageLayout, aligned
+from graph_emb.table.tier.kept import KeptPages, SideFile
+from graph_emb.table.tier.moves import BUFFER_BYTES, reason_of, transfer
+from graph_emb.table.tier.pages import PageFile, PageLayout, aligned
 
 NUM_THREADS = 8
-BUFFER_BYTES = 256 << 10
-"""Of a thread: neighbouring pages up to this are one call."""
 LEAST_PAGES = 4
 """Of a share: fewer are not worth another thread."""
-SHORT = -1
-"""In place of an errno: the file ended before the page."""
-EINTR = 4
-
-_call = types.intp(types.int32, types.intp, types.uintp, types.int64)
-_pread: Any = types.ExternalFunction("pread", _call)
-_pwrite: Any = types.ExternalFunction("pwrite", _call)
-_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
-_errno_at: Any = types.ExternalFunction("__errno_location", types.intp())
-_fadvise: Any = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
-DONT_NEED = os.POSIX_FADV_DONTNEED
-
-
-@njit(cache=True, nogil=True)
-def _copy_sections(buffer: Any, frame: Any, sections: Any, to_frame: bool) -> None:
-    """Copy the sections of a page between a buffer and a frame; a base of 0 leaves a section out."""
-    for s in range(len(sections)):
-        base, size, offset = sections[s]
-        if base != 0:
-            here, there = base + frame * size, buffer + offset
-            if to_frame:
-                _memcpy(here, there, size)
-            else:
-                _memcpy(there, here, size)
-
-
-@njit(cache=True, nogil=True)
-def _transfer(
-    file: Any, pages: Any, frames: Any, sections: Any, page_bytes: int, buffer: Any, write: bool, direct: bool
-) -> tuple[int, int]:
-    """Move pages, ascending, from or to their frames; (0, 0), or an errno or ``SHORT`` with the offset in the file."""
-    number = np.zeros(1, np.int32)
-    at = buffer.ctypes.data
-    room = max(1, len(buffer) // page_bytes)
-    i = 0
-    while i < len(pages):
-        j = i + 1
-        while j < len(pages) and j - i < room and pages[j] == pages[j - 1] + 1:
-            j += 1
-        if write:
-            for k in range(i, j):
-                _copy_sections(at + (k - i) * page_bytes, frames[k], sections, False)
-        start, want, done = BLOCK + pages[i] * page_bytes, (j - i) * page_bytes, 0
-        while done < want:
-            if write:
-                count = _pwrite(np.int32(file), at + done, np.uint64(want - done), start + done)
-            else:
-                count = _pread(np.int32(file), at + done, np.uint64(want - done), start + done)
-            if count < 0:
-                _memcpy(number.ctypes.data, _errno_at(), np.uint64(4))
-                if number[0] != EINTR:
-                    return np.int64(number[0]), start + done
-            elif count == 0 or (direct and not write and count < want - done and count % SECTOR != 0):
-                return SHORT, start + done + count
-            else:
-                done += count
-        if not write:
-            for k in range(i, j):
-                _copy_sections(at + (k - i) * page_bytes, frames[k], sections, True)
-        if not direct:
-            _fadvise(np.int32(file), start, want, np.int32(DONT_NEED))
-        i = j
-    return 0, 0
 
 
 class Transfer:
@@ -111,11 +44,10 @@ class Transfer:
         for number, offset in [part.result() for part in self._parts]:
             if number == 0:
                 continue
-            said = "the file ends there: it was cut off" if number == SHORT else os.strerror(number)
             raise StorageError(
                 number if number > 0 else 5,
-                f"table {self._table!r}: {self._word} at offset {offset} failed ({said}); free the disk or replace it, "
-                "and load the last checkpoint",
+                f"table {self._table!r}: {self._word} at offset {offset} failed ({reason_of(number)}); free the disk "
+                "or replace it, and load the last checkpoint",
                 self._path,
             )
 
@@ -138,6 +70,7 @@ class PageReader:
         self._buffers: list[np.ndarray] = []
         self.bytes_read = self.bytes_written = 0
         self.seconds = 0.0
+        self._kept: KeptPages | None = None
 
     @property
     def layout(self) -> PageLayout:
@@ -197,13 +130,41 @@ class PageReader:
 
         return self._in_shares(len(old), move, "move")
 
-    def _start(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None], write: bool) -> Transfer:
+    def keep(self, stored: np.ndarray, dirty: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor]) -> KeptPages:
+        """The pages as they are now, until they are closed; nothing may be on its way.
+
+        Args:
+            stored: Which pages the file has, (all pages,) bool.
+            dirty: Pages of which memory has another version, (N,).
+            frames: Where it lies, (N,).
+            columns: As of ``read``.
+        Raises:
+            StorageError: the disk does not take them.
+        """
+        kept = KeptPages(self.file, stored)
+        try:
+            self._start(dirty, frames, columns, True, kept.side).wait()
+            kept.aside(dirty)
+        except BaseException:
+            kept.close()
+            raise
+        self._kept = kept
+        return kept
+
+    def _start(
+        self,
+        pages: np.ndarray,
+        frames: np.ndarray,
+        columns: Sequence[Tensor | None],
+        write: bool,
+        aside: SideFile | None = None,
+    ) -> Transfer:
         order = np.argsort(pages, kind="stable")
         pages, frames = pages[order], frames[order]
         sections = self._sections_of(columns)
 
         def move(low: int, high: int) -> tuple[int, int]:
-            return self._move(pages[low:high], frames[low:high], sections, write)
+            return self._move(pages[low:high], frames[low:high], sections, write, aside)
 
         return self._in_shares(len(pages), move, "write" if write else "read")
 
@@ -221,17 +182,28 @@ class PageReader:
         parts = [self._pool.submit(move, int(a), int(b)) for a, b in pairwise(cuts)]
         return Transfer(self.file.table, str(self.file.path), parts, word)
 
-    def _move(self, pages: np.ndarray, frames: np.ndarray, sections: np.ndarray, write: bool) -> tuple[int, int]:
+    def _move(
+        self,
+        pages: np.ndarray,
+        frames: np.ndarray,
+        sections: np.ndarray,
+        write: bool,
+        aside: SideFile | None = None,
+    ) -> tuple[int, int]:
         """Move pages, ascending, in this thread; an errno or ``SHORT`` with the offset, or (0, 0)."""
-        began, file, page_bytes = time.perf_counter(), self.file, self.file.layout.page_bytes
+        began, file, page_bytes = time.perf_counter(), aside or self.file, self.file.layout.page_bytes
+        if write and aside is None and self._kept is not None:
+            self._kept.before_write(pages)
         buffer = self._buffers.pop() if self._buffers else aligned(max(BUFFER_BYTES, page_bytes))
         numbers = pages.astype(np.int64), frames.astype(np.int64)
-        found = _transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
+        found = transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
         self._buffers.append(buffer)
         self.seconds += time.perf_counter() - began
         return found
 
     def close(self) -> None:
-        """End the threads and delete the file. May be repeated."""
+        """End the threads and delete the file, when pages that are kept were read. May be repeated."""
+        if self._kept is not None:
+            self._kept.wait_until_closed()
         self._pool.shutdown()
         self.file.close()

@@ -10,7 +10,6 @@ Legend: R rows, B asked rows, D width.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,13 +30,11 @@ from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, LowerTier, PageCache
 from graph_emb.table.tier.frames import Frames
 from graph_emb.table.tier.host_pages import HostPages
+from graph_emb.table.tier.kept import KeptRows
 from graph_emb.table.tier.pages import PageFile, PageLayout, least_pages
 from graph_emb.table.tier.reader import PageReader
+from graph_emb.table.tier.sizes import bytes_of_frames, bytes_of_row
 
-PAGE_BYTES = 5
-"""Of a page in the map: its frame, and whether the file has it."""
-FRAME_BYTES = 64
-"""Of a frame in the map, at most, its share of the sketch included."""
 MOST_SPARE = 4096
 """Frames whose last page is being written, at most."""
 
@@ -120,7 +117,7 @@ class TieredShard(EmbeddingShard):
         elements = {name: one for name, one in specs.items() if one.kind == "element"}
         per_row = {name: one.dtype_beside(spec.dtype) for name, one in specs.items() if one.kind == "row"}
         dtypes = [spec.dtype, *(one.dtype_beside(spec.dtype) for one in elements.values())]
-        row_bytes, extra = _bytes_of_row(spec.dim, spec.dtype, specs.values())
+        row_bytes, extra = bytes_of_row(spec.dim, spec.dtype, specs.values())
         layout = PageLayout.of(row_bytes) if isinstance(placement, File) else PageLayout.of_memory(row_bytes)
         num_pages = max(1, layout.num_pages(self._num_rows))
         num_frames = self._num_frames(layout, num_pages, extra)
@@ -165,7 +162,7 @@ class TieredShard(EmbeddingShard):
         """How many pages the budget holds beside the map and the state of one value a row."""
         assert self.spec.placement is not None
         budget, on_device = self.spec.placement.memory_bytes, isinstance(self.spec.placement, DeviceCache)
-        fixed, each = _bytes_of_frames(layout, num_pages, self._num_rows, row_bytes, on_device)
+        fixed, each = bytes_of_frames(layout, num_pages, self._num_rows, row_bytes, on_device)
         if (num := (budget - fixed) // each) < 1:
             raise ConfigError(
                 f"table {self.spec.name!r}: memory={size_text(budget)} is below the least, {fixed + each} bytes: "
@@ -402,6 +399,16 @@ class TieredShard(EmbeddingShard):
     def memory(self, name: str) -> Tensor | None:
         return None
 
+    def kept(self, run: int) -> KeptRows | None:
+        """The rows as they are now, until they are closed, where they lie in a file; None: they have to be copied.
+
+        Args:
+            run: They are read in runs of at most so many; see ``KeptRows``.
+        """
+        cache = self._pages
+        pages = cache.keep()
+        return None if pages is None else KeptRows(self, pages, self._sections, cache.first_values, run)
+
     def write_column(self, name: str, rows: Tensor, values: Tensor) -> None:
         if name in self._sections:
             self._put(name, rows.cpu().numpy(), values.to(self.weight.device))
@@ -430,64 +437,6 @@ class TieredShard(EmbeddingShard):
         tensors = [tensor for name, tensor in self.state.items() if name not in self._sections]
         in_pages = self._num_rows * sum(self._pages.reader.layout.sections) >> self._pages.frames.shift
         return in_pages + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[StateSpec], share: float) -> int:
-    """The ``memory`` of a ``DeviceCache`` that holds a share of a table's rows, and a page at least.
-
-    Args:
-        num_rows, dim, dtype: Of the table.
-        specs: Its optimizer state.
-        share: In (0, 1].
-    """
-    sections, row_bytes = _bytes_of_row(dim, dtype, specs)
-    layout = PageLayout.of_memory(sections)
-    fixed, each = _bytes_of_frames(layout, 0, num_rows, row_bytes, on_device=True)
-    return fixed + max(1, math.ceil(layout.num_pages(num_rows) * share)) * each
-
-
-def held_pages(
-    num_rows: int, dim: int, memory: int, dtype: torch.dtype = torch.float32, specs: Iterable[StateSpec] = ()
-) -> tuple[int, int]:
-    """How many pages ``memory`` of a ``Buckets`` holds of a table, and how many it has.
-
-    Args:
-        num_rows, dim, dtype: Of the table.
-        memory: Bytes.
-        specs: Its optimizer state.
-    """
-    sections, row_bytes = _bytes_of_row(dim, dtype, specs)
-    layout = PageLayout.of(sections)
-    pages = layout.num_pages(num_rows)
-    fixed, each = _bytes_of_frames(layout, pages, num_rows, row_bytes)
-    return max(0, (memory - fixed) // each), pages
-
-
-def fewest_parts(num_rows: int, dim: int, memory: int) -> int | None:
-    """The fewest equal parts of which ``memory`` of a ``Buckets`` holds two; None where it does not hold four pages.
-
-    Args:
-        num_rows, dim: Of the table, of float32, without state.
-        memory: Bytes.
-    """
-    frames, pages = held_pages(num_rows, dim, memory)
-    of_part = frames // 2 - 1  # a part may begin and end within a page
-    return max(2, -(-pages // of_part)) if of_part >= 1 else None
-
-
-def _bytes_of_row(dim: int, dtype: torch.dtype, specs: Iterable[StateSpec]) -> tuple[list[int], int]:
-    """Bytes of a row and of each piece of its state that is as wide, and of its state of one value."""
-    sizes = [(one.kind, one.dtype_beside(dtype).itemsize) for one in specs]
-    wide = [dtype.itemsize, *(size for kind, size in sizes if kind == "element")]
-    return [dim * size for size in wide], sum(size for kind, size in sizes if kind == "row")
-
-
-def _bytes_of_frames(
-    layout: PageLayout, num_pages: int, num_rows: int, row_bytes: int, on_device: bool = False
-) -> tuple[int, int]:
-    """Bytes of the map and of the state of one value a row, and of a frame."""
-    page, frame = (0, 0) if on_device else (PAGE_BYTES, FRAME_BYTES)
-    return num_pages * page + num_rows * row_bytes, sum(layout.sections) + (row_bytes << layout.shift) + frame
 
 
 def _is_scan(rows: np.ndarray, shift: int) -> bool:

@@ -24,7 +24,8 @@ from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.pages import BLOCK, PageFile, PageLayout, read_header
-from graph_emb.table.tier.shard import TieredShard, fewest_parts
+from graph_emb.table.tier.shard import TieredShard
+from graph_emb.table.tier.sizes import fewest_parts
 from tests.optim import oracles
 
 DIM = 32
