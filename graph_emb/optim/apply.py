@@ -76,7 +76,13 @@ class _Turn(NamedTuple):
             return places, np.arange(len(places)), np.full(len(places), -1)
         if isinstance(self.grads, BagGradients):
             return self.grads.groups
-        return self.update.groups if self.at is self.update.rows else None
+        groups = self.update.groups
+        if groups is None or len(self.at) < len(self.update.rows):  # some of the rows
+            return None
+        if self.at is self.update.rows:
+            return groups
+        _, first, following = groups
+        return self.at.detach().cpu().contiguous().numpy()[first], first, following
 
 
 def apply_update(

@@ -21,11 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, njit
+from graph_emb.table.row_memory import prefetch, prefetch_to_read
 
 NONE, WANTED = -1, -2
 """In place of a frame: the page is not in memory; a call has asked for it and not got it yet."""
 UNKNOWN = np.iinfo(np.int64).max
 """The next use of a page that no announced batch has."""
+AHEAD = 16
+"""Rows whose place in the map is asked for before it is needed."""
 MOST_COUNT = 15
 MOST_ANNOUNCED = 64
 """Batches that are remembered before they come; later announcements push out the oldest."""
@@ -59,6 +62,13 @@ def _touch(
     hits, num, hit_rows, early, job = 0, 0, 0, 0, 0
     mask = (1 << shift) - 1
     for i in range(len(rows)):
+        if i + 2 * AHEAD < len(rows):
+            prefetch_to_read(frame_of, rows[i + 2 * AHEAD] >> shift)
+        if i + AHEAD < len(rows):
+            coming = frame_of[rows[i + AHEAD] >> shift]
+            if coming >= 0:
+                prefetch(stamp, coming)
+                prefetch_to_read(loading, coming)
         page = rows[i] >> shift
         frame = frame_of[page]
         if frame >= 0:

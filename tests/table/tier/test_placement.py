@@ -204,3 +204,25 @@ def test_handlers_of_tables_in_files_are_refused(tmp_path: Path, fresh_mode: Non
     emb = ge.DistEmbedding(NUM, DIM, "t", placement=ge.File(tmp_path, "1MiB"))
     with pytest.raises(ModeError, match="needs all of them in memory"):
         emb.transport.register_push_handler("t", lambda *_: None)
+
+
+@pytest.mark.parametrize("memory", ["1MiB", "48KiB"])
+def test_batches_with_repeats_train_as_in_memory_by_the_fused_kernels(
+    tmp_path: Path, local_mode: None, memory: str
+) -> None:
+    """One that fits is grouped once for look-up and update; of one that does not, each turn has groups of its own."""
+    generator, found = torch.Generator().manual_seed(7), []
+    batches = [torch.randint(0, NUM, (900,), generator=generator).repeat(2) for _ in range(6)]
+    for name, placement in {"host": "host", "file": ge.File(tmp_path, memory)}.items():
+        emb = ge.DistEmbedding(NUM, DIM, name, ge.initializers.Uniform(seed=3), placement=placement)
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        for k, ids in enumerate(batches):
+            if k == 3:
+                emb.freeze(ids[:5])
+            (emb(ids) * torch.arange(len(ids)).unsqueeze(1)).square().sum().backward()
+            opt.step()
+            opt.zero_grad()
+        (state,) = [value[:] for value in emb.optm_state.values() if not isinstance(value, Tensor)]
+        found.append((emb.weight[:], state))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
