@@ -178,7 +178,7 @@ def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> N
     assert job.left() == []
 
 
-HEALING = ["train.epochs=250", "--checkpoint-every", "50", "--restarts", "1", "parallel.hogwild=false"]
+HEALING = ["train.epochs=120", "--checkpoint-every", "20", "--restarts", "1", "parallel.hogwild=false"]
 
 
 @pytest.mark.parametrize(

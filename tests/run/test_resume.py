@@ -79,7 +79,7 @@ def test_a_run_stopped_at_the_end_of_an_epoch_has_its_line_once(tmp_path: Path, 
 
 def test_buckets_that_a_run_chose_stay_when_it_goes_on_with_other_memory(tmp_path: Path) -> None:
     """They were "auto" in the checkpoint, and other memory chose others: another order, kept as that of all the run."""
-    by_number: dict[str, Any] = {"num_walks": 1, "checkpoint": {"every": 1}, "train.scratch": str(tmp_path / "rows")}
+    by_number: dict[str, Any] = {"num_walks": 1, "checkpoint": {"every": 5}, "train.scratch": str(tmp_path / "rows")}
     chosen: dict[str, Any] = {**by_number, "train.buckets": "auto"}
     whole = run(tmp_path / "whole", **chosen, **{"train.memory": "50KiB"})
     assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "50KiB"}) is None

@@ -153,7 +153,7 @@ def test_settings_choose_buckets_and_change_no_row_with_the_memory(
         ({"rule": "adagrad", "memory": "512KiB"}, (36, 7)),
         ({"rule": "row_adagrad", "memory": "512KiB"}, (18, 7)),
         ({"rule": "adam", "compat": "dgl-1.x", "memory": "2MiB"}, (13, 7)),
-        ({"rule": "adagrad", "memory": "48KiB"}, (250, 2)),
+        ({"rule": "adagrad", "memory": "64KiB"}, (125, 2)),
         ({"rule": "adagrad", "memory": "3MiB"}, (0, None)),
         ({"rule": "adagrad"}, (0, None)),
     ],
