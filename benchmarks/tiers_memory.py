@@ -122,7 +122,7 @@ def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> C
     graph = Graph.from_edges(*ends, num_nodes=nodes, self_loops="drop")
     del ends
     of_each = int(tables_share(SkipGramConfig(buckets=2)) * budget) // 2
-    parts = fewest_parts(nodes, options.dim * 4, of_each) or 2
+    parts = fewest_parts(nodes, options.dim, of_each) or 2
     config = SkipGramConfig(dim=options.dim, buckets=parts)
     placement = ge.Buckets(options.folder, of_each, parts=parts)
     sampler = WalkSampler(graph, num_walks=1, walk_length=options.length, seed=0)

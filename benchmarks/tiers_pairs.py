@@ -71,7 +71,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     plain = run("in memory", 0, "host", options.rounds * nodes // 4)
     for share in options.shares:
         memory = nodes * DIM * 4 // share
-        parts = fewest_parts(nodes, DIM * 4, memory)
+        parts = fewest_parts(nodes, DIM, memory)
         assert parts is not None
         walks = options.rounds * episode_of(nodes, parts)
         host = run("in memory, by buckets", parts, "host", walks)
