@@ -278,7 +278,7 @@ def rank_part(
 
     Args:
         chosen: Numbers of the triples to rank; None: all.
-        known: Answers of all parts, to be made once for repeated rankings; None: made here.
+        known: Answers of all parts to their queries, to be made once for repeated rankings; None: made here.
         num_candidates, seed: As in ``rank_triples``.
     Raises:
         DataError: the data set has no such part.
@@ -293,7 +293,7 @@ def rank_part(
         heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
         return rank_given(scorer, entities, relations, triples, heads, tails)
     if known is None:
-        known = KnownAnswers.of_all(graph)
+        known = KnownAnswers.to(triples, graph)
     return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
 
 

@@ -5,7 +5,7 @@ Legend: T triples, E entities, R relations, B judged triples, M given negatives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -15,6 +15,8 @@ from graph_emb.compat.ogb import OGBHetero, OGBLink
 from graph_emb.core.errors import DataError
 from graph_emb.graph.typed import summary, summary_card
 
+PIECE = 1 << 20
+"""Triples that are looked at together."""
 PARTS = ("train", "valid", "test")
 
 
@@ -81,8 +83,10 @@ class KnowledgeGraph:
                 raise DataError(
                     f"{what}: triples have shape {triples.shape} of {triples.dtype}; expected (T, 3) of int64, T > 0"
                 )
-            check_ids(f"{what}: entity", triples[:, [0, 2]], self.num_entities)
-            check_ids(f"{what}: relation", triples[:, 1], self.num_relations)
+            for column, kind, limit in (
+                (0, "entity", self.num_entities), (2, "entity", self.num_entities), (1, "relation", self.num_relations)
+            ):  # fmt: skip
+                check_ids(f"{what}: {kind}", triples[:, column], limit)
         for part, given in self.negatives.items():
             for side, ids in (("head", given.heads), ("tail", given.tails)):
                 what = f"knowledge graph {self.name!r}, {part}: {side} negatives"
@@ -107,12 +111,21 @@ class KnowledgeGraph:
         return self.train_elsewhere or len(self.train)
 
     def all_triples(self) -> np.ndarray:
-        """The triples of all parts; filtered ranks leave them out."""
+        """The triples of all parts."""
         return np.concatenate([self.parts[part] for part in self.parts])
 
     def occurrences(self) -> np.ndarray:
         """Count the training triples that each entity is an end of, shape (E,), int64."""
-        return np.bincount(self.train[:, [0, 2]].ravel(), minlength=self.num_entities)
+        counts = np.zeros(self.num_entities, np.int64)
+        for piece in pieces_of(self.train, max(PIECE, self.num_entities)):
+            counts += np.bincount(piece[:, [0, 2]].ravel(), minlength=self.num_entities)
+        return counts
+
+
+def pieces_of(triples: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
+    """Triples (T, 3) some at a time, so that what is made of them takes little memory."""
+    size = PIECE if size is None else size
+    return (triples[low : low + size] for low in range(0, len(triples), size))
 
 
 def check_ids(what: str, ids: np.ndarray, limit: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import Part, PartitionBook
-from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.triples import KnowledgeGraph, pieces_of
 from graph_emb.sampling.negatives import NegativeSampler, UniformSampler
 
 HEAD, TAIL = 0, 1
@@ -57,10 +57,20 @@ class KnownAnswers:
         return cls(side, num_relations, keys, starts, np.ascontiguousarray(pairs[:, 1], np.int64))
 
     @classmethod
-    def of_all(cls, graph: KnowledgeGraph) -> list[KnownAnswers]:
-        """The answers of both sides that any part of a graph holds, by which ranks are filtered."""
-        everything = graph.all_triples()
-        return [cls.of(everything, side, graph.num_relations) for side in (HEAD, TAIL)]
+    def to(cls, judged: np.ndarray, graph: KnowledgeGraph) -> list[KnownAnswers]:
+        """The answers of both sides that any part of a graph holds to the queries of some triples (B, 3), by which
+        ranks of those are filtered; memory is taken for these answers alone.
+        """
+        found = []
+        for side in (HEAD, TAIL):
+            asked = np.unique(query_keys(judged, side, graph.num_relations))
+            same = [
+                piece[_are_among(query_keys(piece, side, graph.num_relations), asked)]
+                for triples in graph.parts.values()
+                for piece in pieces_of(triples)
+            ]
+            found.append(cls.of(np.concatenate([judged[:0], *same]), side, graph.num_relations))
+        return found
 
     def find(self, triples: np.ndarray) -> np.ndarray:
         """The number of each triple's query, or -1 where nothing answers it; shape (T,), int64."""
@@ -91,6 +101,13 @@ class KnownAnswers:
         out = np.zeros((*queries.shape, candidates.shape[1]), np.bool_)
         _mark(self.starts, self.answers, queries, candidates, np.full(num_entities, -1), out)
         return out
+
+
+def _are_among(keys: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Which keys (T,) are among the chosen ones, which ascend: (T,), bool."""
+    if not len(chosen):
+        return np.zeros(len(keys), np.bool_)
+    return chosen[np.searchsorted(chosen, keys).clip(max=len(chosen) - 1)] == keys
 
 
 @njit(cache=True, nogil=True)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graph_emb.graph import triples
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, KnownAnswers
 
@@ -101,3 +102,20 @@ def test_the_chunks_own_entities_join_the_negatives() -> None:
     assert drawn[0, 3:].tolist() == [1, 2]
     assert excluded[0, :, 3:].tolist() == [[True, False], [False, True]]
     assert draw(0, side=HEAD, in_batch=True)[0].tolist() == [[0, 0]]
+
+
+def test_answers_to_judged_triples_are_those_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triples, "PIECE", 7)
+    rng = np.random.default_rng(0)
+    parts = {part: rng.integers(0, (9, 3, 9), (num, 3)) for part, num in {"train": 40, "valid": 8, "test": 11}.items()}
+    graph = KnowledgeGraph("g", 9, 3, parts)
+    judged, everything = parts["test"][::2], graph.all_triples()
+    for known in KnownAnswers.to(judged, graph):
+        whole = KnownAnswers.of(everything, known.side, 3)
+        assert len(known.answers) < len(whole.answers)
+        for at, full in zip(known.find(judged), whole.find(judged), strict=True):
+            assert at >= 0
+            mine, all_of = (one.answers[one.starts[k] : one.starts[k + 1]] for one, k in ((known, at), (whole, full)))
+            assert mine.tolist() == all_of.tolist()
+    assert [len(one.answers) for one in KnownAnswers.to(judged[:0], graph)] == [0, 0]
+    assert graph.occurrences().tolist() == np.bincount(parts["train"][:, [0, 2]].ravel(), minlength=9).tolist()

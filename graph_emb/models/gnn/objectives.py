@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -284,7 +285,8 @@ class TripleTraining(Objective):
         judged = ("valid", "test")[not task.has_valid :]
         check_candidates(graph, judged, config.candidates)
         self._graph, self._config, self._seed, self._chosen_by = graph, config, seed, judged[0]
-        self._known = None if trainer.rank else KnownAnswers.of_all(graph)
+        ranked = np.concatenate([triples for part, triples in graph.parts.items() if part in judged])
+        self._known = None if trainer.rank else KnownAnswers.to(ranked, graph)
         shares, num_shares = [int(trainer.rank)], trainer.num_ranks
         if trainer.blocks is not None:
             shares, num_shares = list(trainer.blocks.own), config.blocks

@@ -442,7 +442,7 @@ class _KGETraining:
         check_candidates(self.graph, ["valid"], self.model.config.candidates)
         order = np.random.default_rng((self.seed, 0, 1)).permutation(len(valid))
         chosen = np.sort(order[: self.model.config.valid_triples or None])
-        return chosen, KnownAnswers.of_all(self.graph) if known is None else known
+        return chosen, KnownAnswers.to(valid[chosen], self.graph) if known is None else known
 
     def _validate(self, epoch: int) -> float | None:
         """The validation's MRR if one is due; all ranks agree on whether it ends the training."""
