@@ -285,7 +285,9 @@ class TripleTraining(Objective):
         judged = ("valid", "test")[not task.has_valid :]
         check_candidates(graph, judged, config.candidates)
         self._graph, self._config, self._seed, self._chosen_by = graph, config, seed, judged[0]
-        ranked = np.concatenate([triples for part, triples in graph.parts.items() if part in judged])
+        ranked = np.concatenate(
+            [np.empty((0, 3), np.int64), *(graph.parts[part] for part in judged if part in graph.parts)]
+        )
         self._known = None if trainer.rank else KnownAnswers.to(ranked, graph)
         shares, num_shares = [int(trainer.rank)], trainer.num_ranks
         if trainer.blocks is not None:
