@@ -34,6 +34,8 @@ from graph_emb.transport.collective import JointCalls
 from graph_emb.transport.lockstep import HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
 
+WALKERS = 1 << 16
+"""That one process moves at a time: walks of a batch take more room than their nodes otherwise."""
 HEADER = 3
 """Words before the nodes of a stretch: slot, first step, number of nodes."""
 
@@ -148,9 +150,11 @@ class PartitionedWalkSampler:
         low, threads = self.graph.low, thread_count(num_threads)
         with ThreadPoolExecutor(threads) as pool:
             for starts in self._starts(epoch, batch_size, first):
-                own = np.flatnonzero((starts >= low) & (starts < low + self.graph.num_own_nodes))
-                yield self._walk(starts[own], first + own, epoch, pool, threads), first + own
-                first += len(starts)
+                num, mine = len(starts), (starts >= low) & (starts < low + self.graph.num_own_nodes)
+                index, starts = first + np.flatnonzero(mine), starts[mine]
+                del mine  # whoever takes the walks may keep them for long
+                yield self._walk(starts, index, epoch, pool, threads), index
+                first += num
 
     def _starts(self, epoch: int, batch_size: int, first: int) -> Iterator[np.ndarray]:
         """The start nodes of an epoch, over all ranks, batch by batch, (B,)."""
@@ -165,13 +169,13 @@ class PartitionedWalkSampler:
         key = stream_key(self.seed, epoch)
         out = np.full((len(starts), self.walk_length), -1, np.int32)
         out[:, 0] = starts
-        walkers, far = np.zeros(len(starts), WALKER), np.empty(0, np.int32)
-        walkers["node"], walkers["index"], walkers["home"] = starts, index, self.rank
-        walkers["slot"] = np.arange(len(starts))
-        walkers["previous"], walkers["step"] = -1, 1
+        far = np.empty(0, np.int32)
         if self.group is None:
-            self._advance(walkers, key, out, pool, threads, far)
+            for low in range(0, len(starts), WALKERS):
+                piece = slice(low, low + WALKERS)
+                self._advance(self._walkers(starts[piece], index[piece]), key, out[piece], pool, threads, far)
             return out
+        walkers = self._walkers(starts, index)
         visits: list[list[np.ndarray]] = [[] for _ in range(self.world_size)]
         round_, some = 0, True
         while some:
@@ -184,6 +188,14 @@ class PartitionedWalkSampler:
         if round_ > 1:
             self._bring_home(visits, out)
         return out
+
+    def _walkers(self, starts: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Those of walks that begin at starts (B,)."""
+        walkers = np.zeros(len(starts), WALKER)
+        walkers["node"], walkers["index"], walkers["home"] = starts, index, self.rank
+        walkers["slot"] = np.arange(len(starts))
+        walkers["previous"], walkers["step"] = -1, 1
+        return walkers
 
     def _advance(
         self,

@@ -8,6 +8,7 @@ from scipy.stats import chi2
 
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.graph.csr import Graph, frozen
+from graph_emb.sampling import partitioned_walks
 from graph_emb.sampling.walk_kernels import alias_rows, stream_key
 from graph_emb.sampling.walks import WalkSampler
 
@@ -193,3 +194,12 @@ def test_batches_refuse_bad_counts() -> None:
         next(sampler.batches(0))
     with pytest.raises(ConfigError, match="num_threads = 0"):
         next(sampler.batches(num_threads=0))
+
+
+@pytest.mark.parametrize("q", [1.0, 2.0])
+def test_walks_that_are_moved_some_at_a_time_are_the_same(q: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = WalkSampler(graph_of(EDGES, False, True), num_walks=20, walk_length=6, q=q, seed=3)
+    (whole,) = sampler.batches(1000)
+    monkeypatch.setattr(partitioned_walks, "WALKERS", 9)
+    (found,) = sampler.batches(1000)
+    assert np.array_equal(found, whole)

@@ -46,7 +46,8 @@ def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, tota
     """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
     assert config.buckets
     in_memory = 2 * config.tables * num_nodes * config.dim * 4 // config.buckets
-    fitting = int(EPISODE_SHARE * in_memory) // (8 * walk_length + 4 * config.buckets)  # nodes and order, starts
+    of_walk = 8 * walk_length + 4 * (config.buckets + 1) + 16  # nodes and their order, starts of the parts, numbers
+    fitting = int(EPISODE_SHARE * in_memory) // of_walk
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
 
 
