@@ -178,7 +178,7 @@ def test_walks_of_an_episode_take_a_quarter_of_two_parts_of_both_tables_and_a_tw
 ):
     config = SkipGramConfig(dim=128, buckets=8)
     parts_bytes = 4 * 1_000_000 // 8 * 512
-    assert episode_walks(config, 1_000_000, 40, 10**9) == parts_bytes // 4 // 352
+    assert episode_walks(config, 1_000_000, 40, 10**9) == parts_bytes // 4 // 372
     assert episode_walks(config, 1_000_000, 40, 10**6) == 50_000
     assert episode_walks(SkipGramConfig(buckets=8, episode_walks=7), 1_000_000, 40, 10**6) == 7
     assert episode_walks(config, 10, 40, 3) == 1
