@@ -433,19 +433,20 @@ def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order,
 
 
 @njit(cache=True, nogil=True)
-def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales, orders, rounds, patience, best):
+def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales, orders, rounds, patience, table, best):
     """Split in two by growing and search, once from each order; ``best`` gets the parts of the best try.
 
     Args:
         wanted, limits, soft: As in ``grow`` and ``search``.
         orders: (T, N): every node, for each of T tries.
         rounds: Of search in each try at most.
+        table: (N, 2), memory for the sums of ``connect``.
         best: (N,), int32: least overload, then least cut, then the first.
     """
     num_nodes, num_limits = len(best), limits.shape[1]
     parts, loads = np.empty(num_nodes, np.int32), np.empty((2, num_limits), np.int64)
     marks = np.empty(num_nodes, np.int8)
-    table, degrees = np.empty((num_nodes, 2), np.int64), np.zeros(num_nodes, np.int64)
+    degrees = np.zeros(num_nodes, np.int64)
     for v in range(num_nodes):
         for e in range(indptr[v], indptr[v + 1]):
             degrees[v] += weights[e] if len(weights) > 0 else 1

@@ -268,7 +268,7 @@ class Parts:
 
     def __init__(self, level: Level, parts: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
         self.level, self.parts, self.num_parts = level, parts, num_parts
-        self.bounds = np.ascontiguousarray(np.broadcast_to(limits, (num_parts, limits.shape[-1])))
+        self.bounds = np.broadcast_to(limits, (num_parts, limits.shape[-1])).copy()  # read-only is another type
         self.limits = self.bounds.min(axis=0)
         self.loads = np.zeros(self.bounds.shape, np.int64)
         kernels.add_weights(parts, level.node_weights, self.loads)
@@ -495,6 +495,6 @@ def _bisect(
     best = np.zeros(level.num_nodes, np.int32)
     refinement.bisect(
         level.indptr, level.indices, level.weights, level.node_weights, shares[1], bounds, soft, scales, orders, ROUNDS,
-        max(LEAST_PATIENCE, level.num_nodes), best,
+        max(LEAST_PATIENCE, level.num_nodes), np.empty((level.num_nodes, 2), level.sums), best,
     )  # fmt: skip
     return best
