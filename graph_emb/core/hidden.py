@@ -248,3 +248,12 @@ def named(error: OSError, path: Path, num_bytes: int = 0) -> OSError:
             free = size_text(shutil.disk_usage(path.parent).free)
             text += f"; {size_text(num_bytes)} more are needed, {free} are free"
     return OSError(error.errno, text, str(path))
+
+
+def nameless_file(folder: Path) -> int:
+    """A new file without a name in a folder, to be read and written; its room is free when it is closed."""
+    with suppress(OSError):  # a file system that has no such files
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    os.unlink(name)
+    return descriptor

@@ -127,8 +127,17 @@ def own_partition(config: RunConfig, *, held_out: bool = False) -> PartitionedGr
     Args:
         held_out: Trainers leave the edges of ``dataset.test_edges`` out of their own parts.
     """
-    section = config.dataset
-    place = None if config.parallel.mode == "local" else partition_of(section)
+    return None if config.parallel.mode == "local" else unchanged_partition(config.dataset, held_out=held_out)
+
+
+def unchanged_partition(section: DatasetSection, *, held_out: bool = False) -> PartitionedGraph | None:
+    """The partition that is the data set, where its parts are the graph that is trained: nothing changes it first, and
+    edges lie with their destinations.
+
+    Args:
+        held_out: Whoever reads the parts leaves the edges of ``dataset.test_edges`` out.
+    """
+    place = partition_of(section)
     changed = section.hold_out or section.validation_edges is not None
     changed = changed or (section.test_edges is not None and not held_out)
     if place is None or section.read_options() or changed:

@@ -8,7 +8,7 @@ of neighbours, samples, first rows) is as on the whole graph. ``graph_emb.graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -202,6 +202,35 @@ def knowledge_graph_of(parts: PartitionedGraph) -> KnowledgeGraph:
     return named_triples(data.name, graph, {}, train_elsewhere=num_triples)
 
 
+def triples_in_pieces(parts: PartitionedGraph) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The triples of ``knowledge_graph``, part after part and some at a time: places in it, (n,), and triples,
+    (n, 3).
+    """
+    offsets = _first_entities(parts)
+    before = 0
+    for number, etype in enumerate(parts.etypes):
+        original = original_ids(parts.policy(etype=etype))
+        for index in range(parts.num_parts):
+            part = parts.part(index)
+            rows, given = part.edge_rows(etype), part.edge_data(etype).get(RELATION)
+            for start in range(rows.start, rows.stop, EDGES_AT_ONCE):
+                stop = min(start + EDGES_AT_ONCE, rows.stop)
+                here = slice(start - rows.start, stop - rows.start)
+                heads, tails = (
+                    original_ids_at(parts, ntype, own) + offsets[ntype]
+                    for ntype, own in zip((etype[0], etype[2]), part.ends(etype, here), strict=True)
+                )
+                relations = np.full(stop - start, number) if given is None else given[here]
+                yield original.of(start, stop) + before, np.stack([heads, relations, tails], axis=1).astype(np.int64)
+                part.forget()
+        before += parts.num_edges(etype)
+
+
+def _first_entities(parts: PartitionedGraph) -> dict[str, int]:
+    """The number of the first entity of each node type."""
+    return dict(zip(parts.ntypes, np.cumsum([0, *map(parts.num_nodes, parts.ntypes)]).tolist(), strict=False))
+
+
 def own_triples(
     parts: PartitionedGraph, ranks: Trainers, held: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, int]:
@@ -214,7 +243,7 @@ def own_triples(
     Raises:
         DataError: none is left.
     """
-    offsets = dict(zip(parts.ntypes, np.cumsum([0, *map(parts.num_nodes, parts.ntypes)]).tolist(), strict=False))
+    offsets = _first_entities(parts)
     pieces, places, before = [], [], 0
     for number, etype in enumerate(parts.etypes):
         of_tails = ranks.layout(parts.books[etype[2]])

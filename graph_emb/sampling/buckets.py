@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -48,6 +49,17 @@ def beta_states(parts: int, resident: int) -> np.ndarray:
 def num_swaps(parts: int, resident: int) -> int:
     """Swaps of an epoch; the parts that are in memory at its begin do not count."""
     return len(beta_states(parts, resident)) - 1
+
+
+def bucket_of(
+    schedule: BucketSchedule, owner: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The bucket of triples (n, 3), (n,), of p x p.
+
+    Args:
+        owner: The parts of entities, (B,) to (B,).
+    """
+    return lambda triples: owner(triples[:, 0]) * schedule.parts + owner(triples[:, 2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,14 +147,60 @@ class BucketSchedule:
         return np.searchsorted(self.bounds, rows, side="right") - 1
 
 
+class TriplesByBucket(Protocol):
+    """The triples of each bucket.
+
+    Attributes:
+        sizes: How many, (p * p,).
+    """
+
+    sizes: np.ndarray
+
+    def of(self, bucket: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Numbers of a bucket's triples in the graph, rising, (n,), and the triples, (n, 3), where they are not
+        those of an array with these numbers."""
+
+
+class HeldTriples:
+    """Triples in memory by bucket: a number of 4 bytes each (8 of 2^31 and more).
+
+    Args:
+        triples: Shape (T, 3).
+        bucket: The bucket of triples (n, 3), (n,).
+        num_buckets: N.
+    Attributes:
+        sizes: Triples of each bucket, (N,).
+    """
+
+    def __init__(self, triples: np.ndarray, bucket: Callable[[np.ndarray], np.ndarray], num_buckets: int) -> None:
+        pieces = [slice(low, low + PIECE) for low in range(0, len(triples), PIECE)]
+        self.sizes = np.zeros(num_buckets, np.int64)
+        for piece in pieces:
+            self.sizes += np.bincount(bucket(triples[piece]), minlength=num_buckets)
+        self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
+        self._numbers = np.empty(len(triples), np.int32 if len(triples) < 1 << 31 else np.int64)
+        following = self._starts[:-1].copy()
+        for piece in pieces:  # a counting sort
+            own = bucket(triples[piece])
+            order = np.argsort(own, kind="stable")
+            sizes = np.bincount(own, minlength=num_buckets)
+            within = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            self._numbers[following[own[order]] + within] = order + piece.start
+            following += sizes
+
+    def of(self, bucket: int) -> tuple[np.ndarray, None]:
+        """See ``TriplesByBucket``."""
+        return self._numbers[self._starts[bucket] : self._starts[bucket + 1]], None
+
+
 class BucketOrder:
     """The triples of a graph in the order of a schedule: state by state, shuffled in each.
 
-    It holds a number of 4 bytes a triple (8 of 2^31 and more), and the triples of a state in their order.
+    It holds the triples of a state in their order, or their numbers.
 
     Args:
         schedule: Of the entities' parts.
-        triples: Shape (T, 3).
+        triples: By the buckets of ``bucket_of``.
         owner: The parts of entities, (B,) to (B,).
         seed: Of the shuffles.
     """
@@ -150,55 +208,49 @@ class BucketOrder:
     def __init__(
         self,
         schedule: BucketSchedule,
-        triples: np.ndarray,
+        triples: TriplesByBucket,
         owner: Callable[[np.ndarray], np.ndarray],
         seed: int = 0,
     ) -> None:
-        self._schedule, self._owner, self._seed = schedule, owner, seed
-        pieces = [slice(low, low + PIECE) for low in range(0, len(triples), PIECE)]
-        self._sizes = np.zeros(schedule.parts**2, np.int64)
-        for piece in pieces:
-            self._sizes += np.bincount(self._bucket(triples[piece]), minlength=len(self._sizes))
-        self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
-        self._numbers = np.empty(len(triples), np.int32 if len(triples) < 1 << 31 else np.int64)
-        following = self._starts[:-1].copy()
-        for piece in pieces:  # a counting sort
-            bucket = self._bucket(triples[piece])
-            order = np.argsort(bucket, kind="stable")
-            sizes = np.bincount(bucket, minlength=len(self._sizes))
-            within = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            self._numbers[following[bucket[order]] + within] = order + piece.start
-            following += sizes
-        self._number, self._shuffled = -1, (-1, np.empty(0, np.int64))
-
-    def _bucket(self, triples: np.ndarray) -> np.ndarray:
-        return self._owner(triples[:, 0]) * self._schedule.parts + self._owner(triples[:, 2])
+        self._schedule, self._triples, self._owner, self._seed = schedule, triples, owner, seed
+        self._number, self._state = -1, -1
+        self._shuffled: tuple[np.ndarray, np.ndarray | None] = np.empty(0, np.int64), None
 
     def _epoch(self, epoch: int) -> BucketEpoch:
         if epoch != self._number:
-            self._number, self._now, self._shuffled = epoch, self._schedule.epoch(epoch), (-1, self._shuffled[1])
-            sizes = np.bincount(self._now.state.ravel(), self._sizes, len(self._now.states))
+            self._number, self._now, self._state = epoch, self._schedule.epoch(epoch), -1
+            sizes = np.bincount(self._now.state.ravel(), self._triples.sizes, len(self._now.states))
             self._ends = np.cumsum(sizes.astype(np.int64))
         return self._now
 
-    def places(self, epoch: int, low: int, high: int) -> np.ndarray:
-        """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64."""
+    def places(self, epoch: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64, and the triples,
+        (high - low, 3), where ``TriplesByBucket`` gives them.
+        """
         self._epoch(epoch)
         first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
-        found = []
+        numbers, triples = [], []
         for state in range(first, last + 1):
             begin = int(self._ends[state - 1]) if state else 0
-            found.append(self._of_state(state)[max(0, low - begin) : high - begin])
-        return np.concatenate(found)
+            own, rows = self._of_state(state)
+            here = slice(max(0, low - begin), high - begin)
+            numbers.append(own[here])
+            if rows is not None:
+                triples.append(rows[here])
+        return np.concatenate(numbers), np.concatenate(triples) if triples else None
 
-    def _of_state(self, state: int) -> np.ndarray:
-        """Numbers of the triples of a state of the epoch, shuffled."""
-        if self._shuffled[0] != state:
-            buckets = np.flatnonzero(self._now.state.ravel() == state)
-            runs = [self._numbers[self._starts[bucket] : self._starts[bucket + 1]] for bucket in buckets]
-            numbers = np.concatenate([np.empty(0, np.int64), *runs])
-            self._shuffled = state, np.random.default_rng((self._seed, self._number, state, 2)).permutation(numbers)
-        return self._shuffled[1]
+    def _of_state(self, state: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Numbers of the triples of a state of the epoch, shuffled, and the triples."""
+        if self._state != state:
+            self._shuffled = np.empty(0, np.int64), None  # before the next ones are there
+            runs = [self._triples.of(bucket) for bucket in np.flatnonzero(self._now.state.ravel() == state).tolist()]
+            numbers = np.concatenate([np.empty(0, np.int64), *(own for own, _ in runs)])
+            given = [rows for _, rows in runs if rows is not None]
+            del runs
+            order = np.random.default_rng((self._seed, self._number, state, 2)).permutation(len(numbers))
+            self._shuffled = numbers[order], np.concatenate(given)[order] if given else None
+            self._state = state
+        return self._shuffled
 
     def held_with(self, epoch: int, triples: np.ndarray) -> np.ndarray:
         """The parts in memory when the middle triples of chunks (K, C, 3) train: (K, c)."""

@@ -5,9 +5,10 @@ Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C trip
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -57,20 +58,19 @@ class KnownAnswers:
         return cls(side, num_relations, keys, starts, np.ascontiguousarray(pairs[:, 1], np.int64))
 
     @classmethod
-    def to(cls, judged: np.ndarray, graph: KnowledgeGraph) -> list[KnownAnswers]:
+    def to(cls, judged: np.ndarray, graph: KnowledgeGraph, more: Iterable[np.ndarray] = ()) -> list[KnownAnswers]:
         """The answers of both sides that any part of a graph holds to the queries of some triples (B, 3), by which
         ranks of those are filtered; memory is taken for these answers alone.
+
+        Args:
+            more: Further triples of the graph, (n, 3) each.
         """
-        found = []
-        for side in (HEAD, TAIL):
-            asked = np.unique(query_keys(judged, side, graph.num_relations))
-            same = [
-                piece[_are_among(query_keys(piece, side, graph.num_relations), asked)]
-                for triples in graph.parts.values()
-                for piece in pieces_of(triples)
-            ]
-            found.append(cls.of(np.concatenate([judged[:0], *same]), side, graph.num_relations))
-        return found
+        asked = {side: np.unique(query_keys(judged, side, graph.num_relations)) for side in (HEAD, TAIL)}
+        found = {side: [judged[:0]] for side in asked}
+        for piece in chain(chain.from_iterable(map(pieces_of, graph.parts.values())), more):
+            for side, keys in asked.items():
+                found[side].append(piece[_are_among(query_keys(piece, side, graph.num_relations), keys)])
+        return [cls.of(np.concatenate(same), side, graph.num_relations) for side, same in found.items()]
 
     def find(self, triples: np.ndarray) -> np.ndarray:
         """The number of each triple's query, or -1 where nothing answers it; shape (T,), int64."""

@@ -7,7 +7,14 @@ import pytest
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.sampling import buckets
-from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, GridSchedule, num_swaps
+from graph_emb.sampling.buckets import (
+    BucketOrder,
+    BucketSchedule,
+    GridSchedule,
+    HeldTriples,
+    bucket_of,
+    num_swaps,
+)
 
 BETA = {(8, 2): 27, (8, 4): 9, (16, 4): 42, (16, 8): 17, (32, 4): 173, (32, 8): 78, (32, 16): 33, (64, 8): 308}
 """Swaps of an epoch by (p, c), counted with Marius's own order."""
@@ -68,12 +75,16 @@ def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_t
     rows = rng.permutation(60)
     triples = np.stack([rng.integers(0, 60, 300), np.zeros(300, int), rng.integers(0, 60, 300)], axis=1)
     owner = schedule.part_of(rows)
-    order = BucketOrder(schedule, triples, lambda entities: owner[entities], seed=4)
-    sequence = order.places(2, 0, 300)
+    bucket = bucket_of(schedule, lambda entities: owner[entities])
+    by_bucket = HeldTriples(triples, bucket, 36)
+    order = BucketOrder(schedule, by_bucket, lambda entities: owner[entities], seed=4)
+    sequence, none = order.places(2, 0, 300)
+    assert none is None
     assert sorted(sequence.tolist()) == list(range(300))
     for low, high in ((0, 1), (17, 160), (299, 300), (140, 141)):
-        assert np.array_equal(order.places(2, low, high), sequence[low:high])
-    others = [order.places(3, 0, 300), BucketOrder(schedule, triples, lambda e: owner[e], seed=5).places(2, 0, 300)]
+        assert np.array_equal(order.places(2, low, high)[0], sequence[low:high])
+    another = BucketOrder(schedule, by_bucket, lambda e: owner[e], seed=5)
+    others = [order.places(3, 0, 300)[0], another.places(2, 0, 300)[0]]
     assert all(not np.array_equal(sequence, other) for other in others)
     before: set[int] = set()
     now = schedule.epoch(2)

@@ -13,14 +13,17 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import TripleBatch
-from graph_emb.sampling.buckets import BucketOrder, BucketSchedule
+from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, HeldTriples, bucket_of
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk
 
 FIRST_COUNT = 3.0
 """Added to a pair's occurrences: RotatE's code counts the first one as 4."""
 TRIPLES_AT_ONCE = 1 << 15
 """Triples of the steps for which ranks with triples of their own meet once."""
+Placed = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Places of triples in an epoch's order, which triples these are, and the triples where they are not in memory."""
 Chunks = tuple[np.ndarray, np.ndarray, int]
 """Triples (K, C, 3), candidates (K, N), and the corrupted side."""
 
@@ -79,9 +82,10 @@ class Batches:
         own: The training triples of this rank; all ranks then begin and end each epoch together, and meet in it.
         buckets: The order of triples and the source of negatives, instead of a shuffle of all.
         rows: The row of each entity, (E,), for ``buckets``; None: entity k has row k.
+        on_disk: The training triples, for ``buckets``, where the graph holds none.
     Raises:
         ConfigError: local negatives or triples without parts; buckets of triples that are elsewhere, or of entities
-            with types.
+            with types; a recipe that needs the triples in memory.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Batches:
         own: OwnTriples | None = None,
         buckets: BucketSchedule | None = None,
         rows: np.ndarray | None = None,
+        on_disk: TriplesOnDisk | None = None,
     ) -> None:
         self._config, self._seed, self._own = config, seed, own
         self._num = graph.num_triples if own is None else own.num_triples
@@ -113,6 +118,11 @@ class Batches:
                     f"parallel.{name} = 'local' needs parts: set parallel.partition or parallel.method, or give a "
                     "part_policy of several"
                 )
+        if on_disk is not None and (buckets is None or (said := needs_triples(config))):
+            raise ConfigError(
+                f"{said if buckets else 'training without train.buckets'} needs all training triples in memory; they "
+                "are read from the disk here"
+            )
         self._parts = parts if any(local.values()) else None
         self._order = None
         if buckets is not None:
@@ -127,7 +137,13 @@ class Batches:
                     f"{graph.name} follow the types of its entities; leave it out"
                 )
             parts = EntityParts(buckets.bounds, rows)
-            self._order = BucketOrder(buckets, graph.train, parts.owner, seed)
+            bucket, num_buckets = bucket_of(buckets, parts.owner), buckets.parts**2
+            by_bucket: HeldTriples | StoredTriples
+            if on_disk is None:
+                by_bucket = HeldTriples(graph.train, bucket, num_buckets)
+            else:
+                by_bucket = StoredTriples(on_disk.pieces, bucket, num_buckets, on_disk.folder)
+            self._order = BucketOrder(buckets, by_bucket, parts.owner, seed)
         self._negatives = ChunkNegatives(
             graph,
             self._num_negatives,
@@ -138,7 +154,8 @@ class Batches:
             parts=parts if local["negatives"] or buckets is not None else None,
             occurrences=None if own is None else own.occurrences(),
         )
-        self._triples = graph.train if own is None else own.triples
+        if on_disk is None:
+            self._triples = graph.train if own is None else own.triples
         self._weights: np.ndarray | None = None
         if config.subsampling:
             self._weights = triple_weights(graph) if own is None else _weights(own.counts + 2 * FIRST_COUNT)
@@ -157,21 +174,23 @@ class Batches:
                 if number >= first:
                     yield number, batch
 
-    def _order_of(self, epoch: int) -> Callable[[int, int], tuple[np.ndarray, np.ndarray]]:
-        """Of places [low, high) of an epoch's order those here, counted from low, and which triples lie there."""
+    def _order_of(self, epoch: int) -> Callable[[int, int], Placed]:
+        """Of places [low, high) of an epoch's order those here, counted from low, which triples lie there, and these
+        where memory has no others.
+        """
         if self._own is not None:
             at, own = self._own.places((self._seed, epoch))
 
-            def of_own(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+            def of_own(low: int, high: int) -> Placed:
                 here = slice(*np.searchsorted(at, (low, high)))
-                return at[here] - low, own[here]
+                return at[here] - low, own[here], None
 
             return of_own
         if self._order is not None:
             order = self._order
-            return lambda low, high: (np.arange(high - low), order.places(epoch, low, high))
+            return lambda low, high: (np.arange(high - low), *order.places(epoch, low, high))
         rows = np.random.default_rng((self._seed, epoch)).permutation(self._num)
-        return lambda low, high: (np.arange(high - low), rows[low:high])
+        return lambda low, high: (np.arange(high - low), rows[low:high], None)
 
     def ranges(self, epoch: int, step: int) -> list[tuple[int, int]] | None:
         """Rows [low, high) that a step needs, and then those that the next ones do; None: any of all."""
@@ -179,7 +198,7 @@ class Batches:
         return None if self._order is None else self._order.ranges(epoch, low, min(low + self._size, self._num))
 
     def _batches(
-        self, epoch: int, start: int, length: int, at: np.ndarray, rows: np.ndarray
+        self, epoch: int, start: int, length: int, at: np.ndarray, rows: np.ndarray, given: np.ndarray | None
     ) -> Iterator[tuple[int, TripleBatch]]:
         """The batches of some steps.
 
@@ -187,11 +206,12 @@ class Batches:
             length: Triples of these steps, of all ranks.
             at: The places among them of those that are here, rising.
             rows: Which triples these are.
+            given: These, (n, 3); None: those in memory.
         """
         weights = np.ones(len(rows), np.float32) if self._weights is None else self._weights[rows]
-        config, places = self._config, self._places(at, self._triples[rows], weights, length)
+        triples = self._triples[rows] if given is None else given
+        config, places = self._config, self._places(at, triples, weights, length)
         plans = [self._step(epoch, start + n, start, places) for n in range(-(-length // self._size))]
-        triples = self._triples[rows]
         if self._own is not None:
             trainer = np.empty(length, np.int64)
             for step in plans:
@@ -265,6 +285,16 @@ class Batches:
         if self._own is not None:
             return self._own.among(chunks)
         return (self._negatives.known(*one) for one in chunks)
+
+
+def needs_triples(config: TripleSettings) -> str:
+    """The setting by which a training by buckets needs all its triples in memory; empty where none does."""
+    asked = {
+        "model.filter_negatives=true": config.filter_negatives,
+        "model.subsampling=true": config.subsampling,
+        f"model.negative_power={config.negative_power}": config.negative_power > 0,
+    }
+    return next((name for name, is_set in asked.items() if is_set), "")
 
 
 def triple_weights(graph: KnowledgeGraph) -> np.ndarray:

@@ -38,6 +38,7 @@ from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.buckets import BucketSchedule
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.sampling.stored_triples import TriplesOnDisk
 from graph_emb.sampling.walk_kernels import thread_count
 from graph_emb.table.own_rows import of_highest_degree
 from graph_emb.table.placement import HOST, Buckets
@@ -111,6 +112,7 @@ def train_kge(
     checkpoints: PeriodicCheckpoints | None = None,
     levels: Any = None,
     first: tuple[Any, Any] | None = None,
+    on_disk: TriplesOnDisk | None = None,
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
@@ -138,6 +140,7 @@ def train_kge(
         levels: The part of each entity at each level, (E, L), in the order of the graph; for ``config.table`` of
             position.
         first: Initializers of entities and relations, those of a multilevel start; None: the model's own.
+        on_disk: The training triples, for ``config.buckets``, where the graph holds none; ``known`` is given then.
     Raises:
         ConfigError: the loss is no longer finite; candidates that cannot be sampled; levels that are missing, or the
             first rows of a multilevel start, which a run makes.
@@ -165,7 +168,7 @@ def train_kge(
             f"multilevel = {config.multilevel!r} is made by a run (ge.pipeline); give first= here, or leave it out"
         )
     model = KGEModel(graph.num_entities, graph.num_relations, config, **given)
-    training = _KGETraining(graph, model, seed, checkpoints, own, known)
+    training = _KGETraining(graph, model, seed, checkpoints, own, known, on_disk)
     transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
@@ -263,6 +266,7 @@ class _KGETraining:
         checkpoints: PeriodicCheckpoints | None,
         own: OwnTriples | None,
         known: Sequence[KnownAnswers] | None,
+        on_disk: TriplesOnDisk | None,
     ) -> None:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
         config, transport = model.config, model.entity.transport
@@ -278,7 +282,7 @@ class _KGETraining:
             self.batches = QueryBatches(graph, config, seed, *ranks)
         else:
             parts = EntityParts.of(model.entity.book, model.rows)
-            self.batches = Batches(graph, config, seed, *ranks, parts, own, buckets, model.rows)
+            self.batches = Batches(graph, config, seed, *ranks, parts, own, buckets, model.rows, on_disk)
         self._held: list[tuple[int, int]] = []
         self.plateau = config.new_plateau()
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
+from graph_emb.models.kge.batches import needs_triples
 from graph_emb.models.kge.config import MOST_BUCKETS, KGEConfig, TripleSettings
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
@@ -32,13 +33,22 @@ from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
+from graph_emb.run.inputs import (
+    REMOVED,
+    own_partition,
+    partition_of,
+    read_dataset,
+    test_triples,
+    unchanged_partition,
+    with_held_out_triples,
+)
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
 from graph_emb.run.machine import check_device, check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.sampling.stored_triples import RECORD, TriplesOnDisk
 from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
@@ -65,6 +75,8 @@ class KGEFamily(Family):
     """On the first of them, the held-out triples of ``dataset.test_edges``, which leave the training triples."""
     _plan = ""
     """What a table in a file will take, in a line."""
+    _stored: PartitionedGraph | None = None
+    """The partition in whose files the training triples stay."""
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
@@ -75,10 +87,31 @@ class KGEFamily(Family):
         plain = found is None or (own_parts.is_plain(found) and found.relation_names is None)
         return None if plain else found
 
+    def _left_on_disk(self) -> KnowledgeGraph | None:
+        """The data set without its training triples, where those stay in the files of a partition: one process trains
+        them by buckets, with entities in a file, and nothing else of the recipe needs them in memory.
+        """
+        config, model = self.config, self.model
+        needed = model.against_all or model.composed or model.multilevel is not False or needs_triples(model)
+        if config.train.memory is None or config.parallel.mode != "local" or model.buckets == 0 or needed:
+            return None
+        parts = unchanged_partition(config.dataset)
+        if parts is None or (own_parts.is_plain(parts) and parts.relation_names is None) or len(parts.ntypes) > 1:
+            return None
+        graph = own_parts.knowledge_graph_of(parts)
+        if model.buckets is None:
+            self._choose_buckets(graph.num_entities)
+        self._stored = parts if self.model.buckets else None
+        return graph if self.model.buckets else None
+
     def load(self) -> KnowledgeGraph:
-        """Triples with their splits; without those to train on where trainers read their own parts."""
+        """Triples with their splits; without those to train on where trainers read their own parts, or where they stay
+        on the disk.
+        """
         check_device(self.config.train.device)
-        if self._parts is None:
+        if (left := self._left_on_disk()) is not None:
+            graph = left
+        elif self._parts is None:
             dataset = read_dataset(self.config.dataset, file_format="triples")
             graph, self._counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
             self._typed = None if graph.entity_types is None else dataset.graph
@@ -106,7 +139,7 @@ class KGEFamily(Family):
         else:
             self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
         if self.model.buckets:
-            self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan()]))
+            self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan(), self._triples_plan(graph)]))
             if placement != HOST:
                 self._warn_of_swaps(graph)
         return graph
@@ -211,6 +244,12 @@ class KGEFamily(Family):
         if self._plan and job.progress:
             print(self._plan, file=sys.stderr)
         first, spent = self._first(graph, dataset is not None, job)
+        on_disk = None
+        if self._stored is not None:
+            pieces = partial(own_parts.triples_in_pieces, self._stored)
+            judged = np.concatenate([np.empty((0, 3), np.int64), *graph.parts.values()])
+            self._known = KnownAnswers.to(judged, graph, (triples for _, triples in pieces()))
+            on_disk = TriplesOnDisk(pieces, self._placement().path)
         result = train_kge(
             graph,
             self.model,
@@ -226,6 +265,7 @@ class KGEFamily(Family):
             checkpoints=job.checkpoints,
             levels=levels,
             first=first,
+            on_disk=on_disk,
         )
         if result.entities is None or result.relations is None:
             return Trained({}, result.interrupted)
@@ -244,6 +284,16 @@ class KGEFamily(Family):
         start = multilevel.triples_start(self.config, graph, levels, self._own, job.ranks, progress=job.progress)
         seconds = time.perf_counter() - begin
         return start.models[0], {"multilevel": start.levels, "multilevel_seconds": seconds}
+
+    def _triples_plan(self, graph: KnowledgeGraph) -> str:
+        """Where the training triples of a partition are, in a line; empty of other data sets."""
+        if self._stored is not None:
+            size, folder = size_text(RECORD * graph.num_triples), self._placement().path
+            return f"plan: {graph.num_triples:,} triples stay on the disk, {size} by bucket in {folder}"
+        reason = needs_triples(self.model)
+        if self.config.train.memory is None or not reason or partition_of(self.config.dataset) is None:
+            return ""
+        return f"plan: {reason} has all {graph.num_triples:,} triples in memory; without it they stay on the disk"
 
     def _placement(self) -> Any:
         """Of the entities."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import StorageError
+from graph_emb.core.hidden import nameless_file
 from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_
 from graph_emb.table.shard import WEIGHT, EmbeddingShard
 from graph_emb.table.tier.moves import BUFFER_BYTES, reason_of, transfer
@@ -41,11 +41,7 @@ class SideFile:
     def __init__(self, file: PageFile) -> None:
         self.path, self.direct = file.path.parent, file.direct
         try:
-            try:
-                self.descriptor = os.open(self.path, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-            except OSError:  # a file system that has no such files
-                self.descriptor, name = tempfile.mkstemp(prefix=f"{file.path.name}.", dir=self.path)
-                os.unlink(name)
+            self.descriptor = nameless_file(self.path)
             os.ftruncate(self.descriptor, BLOCK + file.num_pages * file.layout.page_bytes)
         except OSError as error:
             raise StorageError(error.errno, f"table {file.table!r}: {error.strerror}", str(self.path)) from None

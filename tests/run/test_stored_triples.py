@@ -1,0 +1,158 @@
+"""The training triples of a partition stay on the disk where buckets train them: the run that memory would give."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+import partition
+from graph_emb.core.errors import ConfigError, StorageError
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.training import train_kge
+from graph_emb.run import own_parts
+from graph_emb.run.families import kge
+from graph_emb.run.pipeline import PipelineResult
+from graph_emb.sampling import stored_triples
+from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk
+
+ENTITIES, RELATIONS = 2_000, 4
+RECIPE: dict[str, Any] = {
+    "dim": 8, "training": "negatives", "filter_negatives": False, "num_negatives": 16, "chunk_size": 16,
+    "valid_every": 1, "train": {"batch_size": 64, "epochs": 2, "threads": 1, "memory": "80KiB", "buckets": "auto"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Partitions of one knowledge graph, whose relations are edge types, or a column of edges."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("triples")
+    sizes = {"train": 2_500, "valid": 30, "test": 40}
+    split = {part: rng.integers(0, (ENTITIES, RELATIONS, ENTITIES), (num, 3)) for part, num in sizes.items()}
+    np.savez(folder / "triples.npz", **split)
+    found = {}
+    for name in ("types", "column"):
+        options = {"reader_options": {"format": "triples", "relations": name}, "report": False}
+        found[name] = partition.build(folder / "triples.npz", 3, out=folder / name, **options).path
+    return found
+
+
+def run(dataset: Path, out: Path, **changes: Any) -> PipelineResult:
+    recipe = {**RECIPE, **changes}
+    return ge.pipeline("complex", dataset, out=out, output={"report": "none"}, seed=3, **recipe)
+
+
+def rows_and_scores(result: PipelineResult) -> tuple[list[torch.Tensor], Any]:
+    tables = [torch.as_tensor(table.weights) for table in result.tables.values()]
+    return tables, result.metrics["evaluation"]
+
+
+@pytest.mark.parametrize("name", ["types", "column"])
+@pytest.mark.parametrize("piece", [100, 1 << 20])
+def test_triples_on_the_disk_train_and_judge_as_those_in_memory(
+    parts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: int
+) -> None:
+    monkeypatch.setattr(own_parts, "EDGES_AT_ONCE", piece)
+    with monkeypatch.context() as whole:
+        whole.setattr(kge.KGEFamily, "_left_on_disk", lambda self: None)
+        wanted = run(parts[name], tmp_path / "memory")
+    monkeypatch.setattr(kge, "read_dataset", lambda *_, **__: pytest.fail("the data set was read whole"))
+    found = run(parts[name], tmp_path / "disk")
+    assert found.config.model.buckets == wanted.config.model.buckets > 2
+    for one, other in zip(rows_and_scores(found)[0], rows_and_scores(wanted)[0], strict=True):
+        assert torch.equal(one, other)
+    assert rows_and_scores(found)[1] == rows_and_scores(wanted)[1]
+    assert found.metrics["dataset"] == wanted.metrics["dataset"]
+
+
+def test_a_run_goes_on_from_a_checkpoint(parts: dict[str, Path], tmp_path: Path) -> None:
+    every: dict[str, Any] = {"checkpoint": {"every": 30}}
+    wanted = run(parts["types"], tmp_path / "whole", **every)
+
+    def stop(_: dict[str, float]) -> None:
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        run(parts["types"], tmp_path / "cut", on_evaluation=stop, **every)
+    found = run(parts["types"], tmp_path / "cut", resume=True, **every)
+    for one, other in zip(rows_and_scores(found)[0], rows_and_scores(wanted)[0], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"filter_negatives": True}, "model.filter_negatives=true"),
+        ({"subsampling": True}, "model.subsampling=true"),
+        ({"negative_power": 0.75}, "model.negative_power=0.75"),
+        ({"buckets": 0}, "training without train.buckets"),
+    ],
+)
+def test_a_recipe_that_needs_the_triples_in_memory_reads_them(
+    parts: dict[str, Path],
+    tmp_path: Path,
+    local_mode: None,
+    fields: dict[str, Any],
+    said: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    opened = partition.load(parts["types"])
+    graph = own_parts.knowledge_graph_of(opened)
+    config = KGEConfig(**{"dim": 8, "filter_negatives": False, "valid_every": 0, "buckets": 4, "epochs": 1, **fields})
+    with pytest.raises(ConfigError, match=f"{said} needs all training triples in memory"):
+        train_kge(graph, config, on_disk=TriplesOnDisk(lambda: own_parts.triples_in_pieces(opened), tmp_path))
+    recipe = dict(fields)
+    train = {**RECIPE["train"], **({"buckets": recipe.pop("buckets")} if "buckets" in recipe else {})}
+    found = run(parts["types"], tmp_path / "run", train=train, progress=True, **recipe)
+    assert found.metrics["status"] == "finished"
+    plan = f"plan: {said} has all 2,500 triples in memory; without it they stay on the disk"
+    assert (plan in capfd.readouterr().err) == bool(recipe)
+
+
+def pieces_of(triples: np.ndarray, size: int) -> Any:
+    """In an order that is not that of their numbers."""
+    order = np.random.default_rng(1).permutation(len(triples))
+
+    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for low in range(0, len(order), size):
+            yield order[low : low + size], triples[order[low : low + size]]
+
+    return pieces
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_buckets_have_their_triples_by_rising_number(tmp_path: Path, size: int) -> None:
+    triples = np.random.default_rng(0).integers(0, 9, (90, 3))
+    stored = StoredTriples(pieces_of(triples, size), lambda some: some[:, 0] % 4, 5, tmp_path / "new")
+    assert stored.sizes.tolist() == np.bincount(triples[:, 0] % 4, minlength=5).tolist()
+    for bucket in range(5):
+        numbers, found = stored.of(bucket)
+        assert numbers.tolist() == np.flatnonzero(triples[:, 0] % 4 == bucket).tolist()
+        assert np.array_equal(found, triples[numbers])
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stored_triples.os, "posix_fallocate", full)
+    triples = np.zeros((90, 3), np.int64)
+    with pytest.raises(StorageError, match=r"2.81 KiB of them by bucket: No space left.*train\.scratch"):
+        StoredTriples(pieces_of(triples, 9), lambda some: some[:, 0], 1, tmp_path)
+
+
+def test_a_graph_without_its_triples_says_so(parts: dict[str, Path]) -> None:
+    graph = own_parts.knowledge_graph_of(partition.load(parts["types"]))
+    assert isinstance(graph, KnowledgeGraph)
+    assert graph.num_triples == 2_500
+    found = [own_parts.triples_in_pieces(partition.load(path)) for path in parts.values()]
+    by_number = [np.concatenate([triples[np.argsort(numbers)] for numbers, triples in one]) for one in found]
+    assert sorted(map(tuple, by_number[0].tolist())) == sorted(map(tuple, by_number[1].tolist()))
