@@ -3,8 +3,8 @@
     python benchmarks/tiers_memory.py triples walks --checkpoint --folder /fast/disk --json memory.json
 
 ``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
-generated graph. With ``--checkpoint`` a training saves one after nine tenths of its steps, and another process of
-the same limit goes on from it.
+generated graph. With ``--on-disk`` the triples stay in a partition's files. With ``--checkpoint`` a training saves one
+after nine tenths of its steps, and another process of the same limit goes on from it.
 
 Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then joins a fresh memory
 cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O. What it held before does
@@ -24,6 +24,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ import numpy as np
 from tabulate import tabulate
 
 import graph_emb as ge
+import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.triples import KnowledgeGraph
@@ -39,6 +42,8 @@ from graph_emb.models.kge.training import train_kge
 from graph_emb.models.skipgram.bucket_steps import episode_walks, tables_share
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
+from graph_emb.run import own_parts
+from graph_emb.sampling.stored_triples import TriplesOnDisk
 from graph_emb.sampling.walks import WalkSampler
 from graph_emb.table.tier.cache import CacheStats
 from graph_emb.table.tier.sizes import fewest_parts
@@ -92,13 +97,35 @@ class Case(NamedTuple):
     run: Callable[[PeriodicCheckpoints | None], tuple[list[CacheStats], int]]
 
 
-def triples(options: argparse.Namespace, entities: int, count: int, budget: int) -> Case:
-    """A training of triples with so much memory for the table."""
+def random_triples(entities: int, count: int) -> KnowledgeGraph:
+    """Random triples of 20 relations."""
     rng = np.random.default_rng(0)
     found = np.empty((count, 3), np.int64)
     for column, num in enumerate((entities, 20, entities)):
         found[:, column] = rng.integers(0, num, count)
-    graph = KnowledgeGraph("random", entities, 20, {"train": found})
+    return KnowledgeGraph("random", entities, 20, {"train": found})
+
+
+def cut(place: Path, entities: int, count: int) -> None:
+    """Write a partition of random triples; in a process of its own, whose memory does not count."""
+    options: Any = {"reader_options": {"relations": "column"}, "report": False}
+    partition.build(random_triples(entities, count), 4, "range", out=place, **options)
+
+
+def triples(options: argparse.Namespace, entities: int, count: int, budget: int) -> Case:
+    """A training of triples with so much memory for the table."""
+    on_disk = None
+    if options.on_disk:
+        place = Path(options.folder, f"parts-{count}")
+        if not place.exists():
+            cutting = get_context("spawn").Process(target=cut, args=(place, entities, count))
+            cutting.start()
+            cutting.join()
+        parted = partition.load(place)
+        graph = own_parts.knowledge_graph_of(parted)
+        on_disk = TriplesOnDisk(partial(own_parts.triples_in_pieces, parted), Path(options.folder))
+    else:
+        graph = random_triples(entities, count)
     parts = options.parts
     config = KGEConfig(
         model="complex", dim=options.dim, num_negatives=128, chunk_size=512, batch_size=4096, epochs=1, valid_every=0,
@@ -109,8 +136,9 @@ def triples(options: argparse.Namespace, entities: int, count: int, budget: int)
     def run(checkpoints: PeriodicCheckpoints | None) -> tuple[list[CacheStats], int]:
         threads = options.threads
         result = train_kge(
-            graph, config, placement=placement, num_threads=threads, progress=False, checkpoints=checkpoints
-        )
+            graph, config, placement=placement, num_threads=threads, progress=False, checkpoints=checkpoints,
+            on_disk=on_disk,
+        )  # fmt: skip
         return [result.model.entity.cache_stats()], result.history[-1].triples
 
     return Case(f"{count:,} triples of {entities:,} entities, {parts} parts", -(-count // config.batch_size), run)
@@ -205,6 +233,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--checkpoint", action="store_true", help="save one, and go on from it, in the same limit")
+    parser.add_argument("--on-disk", action="store_true", help="triples in the files of a partition, not in memory")
     parser.add_argument("--loose", action="store_true", help="no limit: say what it would take")
     parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -220,6 +249,7 @@ def main() -> None:
             for name in ("entities", "triples", "nodes", "edges", "length", "dim", "parts", "threads"):
                 words += [f"--{name}", str(getattr(options, name))]
             words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint
+            words += ["--on-disk"] * options.on_disk
             for resume in (False, True)[: 1 + options.checkpoint]:
                 name = f"{case}, resumed after nine tenths" if resume else case
                 results[name] = of_child([case, *words, *["--resume"] * resume], name)

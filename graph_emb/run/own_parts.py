@@ -40,6 +40,8 @@ from partition.relabel import inverse
 FEATURES = "feat"
 """The column of a node type's features, in parts that were cut for the trainers too."""
 EDGES_AT_ONCE = 1 << 20
+TRIPLES_AT_ONCE = 1 << 17
+"""Of a process whose memory may hold few: a triple takes 100 bytes on its way."""
 Arcs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]
 """Sources, destinations, original numbers and a column of edges, (E,) each."""
 
@@ -213,8 +215,8 @@ def triples_in_pieces(parts: PartitionedGraph) -> Iterator[tuple[np.ndarray, np.
         for index in range(parts.num_parts):
             part = parts.part(index)
             rows, given = part.edge_rows(etype), part.edge_data(etype).get(RELATION)
-            for start in range(rows.start, rows.stop, EDGES_AT_ONCE):
-                stop = min(start + EDGES_AT_ONCE, rows.stop)
+            for start in range(rows.start, rows.stop, TRIPLES_AT_ONCE):
+                stop = min(start + TRIPLES_AT_ONCE, rows.stop)
                 here = slice(start - rows.start, stop - rows.start)
                 heads, tails = (
                     original_ids_at(parts, ntype, own) + offsets[ntype]

@@ -9,12 +9,14 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
 
 from graph_emb.core.errors import StorageError
 from graph_emb.core.hidden import nameless_file, size_text
+from graph_emb.core.page_cache import Drain
 
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 """All triples, in any order, some at a time: their numbers in the graph, (n,), and themselves, (n, 3), int64."""
@@ -74,7 +76,7 @@ class StoredTriples:
             ) from None
 
     def _write(self, pieces: Pieces, bucket: Callable[[np.ndarray], np.ndarray]) -> None:
-        following = self._starts[:-1].copy()
+        following, drain = self._starts[:-1].copy(), Drain(self._file)
         for numbers, triples in pieces():
             own = bucket(triples)
             order = np.argsort(own, kind="stable")
@@ -82,11 +84,13 @@ class StoredTriples:
             cuts = np.flatnonzero(np.diff(own, prepend=-1))
             for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(own)], strict=True):
                 at = int(following[own[low]]) * RECORD
+                drain.wrote(max(PAGESIZE, (high - low) * RECORD))  # the kernel holds whole pages of it
                 view = records[low:high].data.cast("B")
                 while view:
                     done = os.pwrite(self._file, view, at)
                     view, at = view[done:], at + done
                 following[own[low]] += high - low
+        drain.finish()
 
     def of(self, bucket: int) -> tuple[np.ndarray, np.ndarray]:
         """The triples of a bucket by rising number: (n,) and (n, 3)."""

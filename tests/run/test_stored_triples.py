@@ -59,7 +59,7 @@ def rows_and_scores(result: PipelineResult) -> tuple[list[torch.Tensor], Any]:
 def test_triples_on_the_disk_train_and_judge_as_those_in_memory(
     parts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: int
 ) -> None:
-    monkeypatch.setattr(own_parts, "EDGES_AT_ONCE", piece)
+    monkeypatch.setattr(own_parts, "TRIPLES_AT_ONCE", piece)
     with monkeypatch.context() as whole:
         whole.setattr(kge.KGEFamily, "_left_on_disk", lambda self: None)
         wanted = run(parts[name], tmp_path / "memory")
