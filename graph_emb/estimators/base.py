@@ -264,7 +264,7 @@ class GraphEstimator(Transformer, ABC):
         Raises:
             LackingError: the run was of a graph in memory.
         """
-        if self._data is None:
+        if self._data is None or getattr(self._data, "train_elsewhere", False):  # triples that were left elsewhere
             if self.config_.dataset.digest is not None:
                 raise LackingError(
                     f"this needs the graph, and the run was of {self.config_.dataset.name}, which is not saved with "

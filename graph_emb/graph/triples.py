@@ -56,7 +56,8 @@ class KnowledgeGraph:
         relations: Names of the relations in order, or None.
         negatives: By part, where the data set gives them (OGB).
         entity_types: First entity of each type in order, where types share the id space one after the other (biokg).
-        train_elsewhere: T where trainers hold the training triples, each its own: ``parts`` has those held out alone.
+        train_elsewhere: T where trainers hold the training triples, each its own, or where they stay on the disk:
+            ``parts`` has those held out alone.
     Raises:
         DataError: a part is empty or of another shape, or an id is outside its space.
     """
@@ -99,10 +100,13 @@ class KnowledgeGraph:
         """Triples to train on, (T, 3).
 
         Raises:
-            DataError: the trainers hold them.
+            DataError: the trainers hold them, or the disk.
         """
         if self.train_elsewhere:
-            raise DataError(f"{self.name}: each trainer holds its own training triples; load the data set to have them")
+            raise DataError(
+                f"{self.name}: its training triples are not here, each trainer holds its own or they stay on the disk; "
+                "load the data set to have them"
+            )
         return self.parts["train"]
 
     @property
@@ -111,8 +115,12 @@ class KnowledgeGraph:
         return self.train_elsewhere or len(self.train)
 
     def all_triples(self) -> np.ndarray:
-        """The triples of all parts."""
-        return np.concatenate([self.parts[part] for part in self.parts])
+        """The triples of all parts.
+
+        Raises:
+            DataError: as ``train``.
+        """
+        return np.concatenate([self.train, *(triples for part, triples in self.parts.items() if part != "train")])
 
     def occurrences(self) -> np.ndarray:
         """Count the training triples that each entity is an end of, shape (E,), int64."""

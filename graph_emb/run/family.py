@@ -80,7 +80,10 @@ class Family(ABC):
         config: The same with values filled in that follow from others, after ``train`` also from the data, and absolute
             paths; the run folder keeps it.
         model: Its model's settings.
+        reads_whole: Whether ``load`` reads all data, also what a training leaves on the disk.
     """
+
+    reads_whole = False
 
     def __init__(self, config: RunConfig) -> None:
         model = config.model
@@ -167,7 +170,9 @@ def read_again(config: RunConfig, *layers: Mapping[str, Any]) -> Family:
         layers: Fields that go before the run's.
     """
     sections = {name: section for name, section in config.sections().items() if name != "parallel"}
-    return family_of(config_from(sections, *layers))
+    family = family_of(config_from(sections, *layers))
+    family.reads_whole = True
+    return family
 
 
 def family_of(config: RunConfig) -> Family:

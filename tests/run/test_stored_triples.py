@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import torch
 
 import graph_emb as ge
 import partition
-from graph_emb.core.errors import ConfigError, StorageError
+from graph_emb.cli.main import main
+from graph_emb.core.errors import ConfigError, DataError, StorageError
+from graph_emb.estimators.runs import load_run
+from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
@@ -156,3 +160,31 @@ def test_a_graph_without_its_triples_says_so(parts: dict[str, Path]) -> None:
     found = [own_parts.triples_in_pieces(partition.load(path)) for path in parts.values()]
     by_number = [np.concatenate([triples[np.argsort(numbers)] for numbers, triples in one]) for one in found]
     assert sorted(map(tuple, by_number[0].tolist())) == sorted(map(tuple, by_number[1].tolist()))
+
+
+def test_a_run_is_judged_again_by_all_triples(
+    parts: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read again without the training triples, ranks were not filtered by them."""
+    scores = run(parts["column"], tmp_path / "run").metrics["evaluation"]
+    assert main(["eval", str(tmp_path / "run"), "--json", str(tmp_path / "again.json")]) == 0
+    again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["evaluation"]
+    assert again == scores
+    assert capsys.readouterr().out
+
+
+def test_an_estimator_of_the_run_knows_the_triples_that_stayed_on_the_disk(
+    parts: dict[str, Path], tmp_path: Path
+) -> None:
+    graph = run(parts["column"], tmp_path / "run").dataset
+    with pytest.raises(DataError, match="its training triples are not here"):
+        graph.all_triples()
+    opened = partition.load(parts["column"])
+    triples = np.concatenate([own for _, own in own_parts.triples_in_pieces(opened)])
+    asked = [(head, graph.relations[relation], tail) for head, relation, tail in triples[:20].tolist()]
+    fitted = load_run(tmp_path / "run")
+    held = KnowledgeGraph("held", ENTITIES, RELATIONS, {"train": triples, "test": triples[:20]})
+    entities, relations = (torch.from_numpy(fitted.tables_[name].weights) for name in ("entity", "relation"))
+    order = np.argsort(fitted.tables_["entity"].node_ids.astype(np.int64))
+    wanted = rank_part(fitted._scorer, entities[torch.from_numpy(order)], relations, held, "test")
+    assert fitted.score(asked) == pytest.approx(wanted.mrr().realistic)

@@ -93,7 +93,9 @@ class KGEFamily(Family):
         """
         config, model = self.config, self.model
         needed = model.against_all or model.composed or model.multilevel is not False or needs_triples(model)
-        if config.train.memory is None or config.parallel.mode != "local" or model.buckets == 0 or needed:
+        if config.train.memory is None or config.parallel.mode != "local" or model.buckets == 0:
+            return None
+        if needed or self.reads_whole:
             return None
         parts = unchanged_partition(config.dataset)
         if parts is None or (own_parts.is_plain(parts) and parts.relation_names is None) or len(parts.ntypes) > 1:
