@@ -49,8 +49,10 @@ class SideFile:
             fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_DIRECT)
 
     def close(self) -> None:
-        """Give its room back."""
-        os.close(self.descriptor)
+        """Give its room back. May be repeated."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class KeptPages:
@@ -71,7 +73,7 @@ class KeptPages:
         self._file, self.layout, self.side = file, file.layout, SideFile(file)
         self._where = np.where(stored, IN_FILE, FIRST).astype(np.uint8)
         self._changed = threading.Condition()
-        self._error: StorageError | None = None
+        self._error: Exception | None = None
         self._closed = False
         self.reader: Callable[[], KeptRows | None] | None = None
 
@@ -84,24 +86,31 @@ class KeptPages:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not (self._where[pages] == BUSY).any())
             pages = pages[self._where[pages] == IN_FILE]
+            self._where[pages] = BUSY  # before it is asked who closed: what is busy keeps the side file open
             if self._closed or self._error is not None or not len(pages):
+                self._end(pages, IN_FILE)
                 return
-            self._where[pages] = BUSY
         error = None
-        page_bytes = self._file.layout.page_bytes
-        most = max(1, BUFFER_BYTES // page_bytes)
-        held = np.empty((min(most, len(pages)), page_bytes), np.uint8)
         try:
+            page_bytes = self._file.layout.page_bytes
+            most = max(1, BUFFER_BYTES // page_bytes)
+            held = np.empty((min(most, len(pages)), page_bytes), np.uint8)
             for low in range(0, len(pages), most):
                 some = pages[low : low + most]
                 self._move(self._file, some, held, write=False)
                 self._move(self.side, some, held, write=True)
-        except StorageError as raised:
+        except Exception as raised:
             error = raised
         with self._changed:
-            self._where[pages] = ASIDE
             self._error = self._error or error
-            self._changed.notify_all()
+            self._end(pages, ASIDE)
+
+    def _end(self, pages: np.ndarray, where: int) -> None:
+        """Note where pages are that were busy; the last one to be busy closes the side file."""
+        self._where[pages] = where
+        if self._closed and not (self._where == BUSY).any():
+            self.side.close()
+        self._changed.notify_all()
 
     def read(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """The pages [low, high), which may be overwritten from now on.
@@ -126,8 +135,7 @@ class KeptPages:
             self._move(self.side, low + aside, held, write=False, at=aside)
         finally:
             with self._changed:
-                self._where[low:high][where != FIRST] = READ
-                self._changed.notify_all()
+                self._end(low + np.flatnonzero(where != FIRST), READ)
         return held, where != FIRST
 
     def _move(
@@ -155,14 +163,10 @@ class KeptPages:
             )
 
     def close(self) -> None:
-        """Keep nothing any more. May be repeated."""
+        """Keep nothing any more; waits for nobody. May be repeated."""
         with self._changed:
-            if self._closed:
-                return
             self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not (self._where == BUSY).any())
-        self.side.close()
+            self._end(np.empty(0, np.int64), READ)
 
     def wait_until_closed(self) -> None:
         """Return when nobody reads the pages any more."""

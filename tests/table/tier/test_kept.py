@@ -258,3 +258,39 @@ def test_a_page_that_is_being_read_is_overwritten_when_it_was_read(tmp_path: Pat
     assert writers
     for writer in writers:
         writer.join()
+
+
+def test_any_error_of_a_copy_is_the_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, tiered = dirtied(tmp_path)
+    kept = keep(tiered)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room for a page")
+
+    monkeypatch.setattr(kept._pages, "_move", fail)
+    for shard in (host, tiered):
+        shard.write(torch.arange(200, 500), torch.full((300, DIM), 5.0))
+    tiered.drop_cache()
+    with pytest.raises(MemoryError, match="no room for a page"):
+        check_kept(kept, columns_of(host))
+    kept.close()
+    check_equal(host, tiered)
+
+
+def test_the_side_file_stays_open_while_a_page_is_copied_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, tiered = dirtied(tmp_path)
+    kept = keep(tiered)
+    move, seen = kept._pages._move, []
+
+    def closed_meanwhile(*args: Any, **how: Any) -> None:
+        kept.close()
+        seen.append(kept._pages.side.descriptor)
+        move(*args, **how)
+
+    monkeypatch.setattr(kept._pages, "_move", closed_meanwhile)
+    kept._pages.before_write(np.arange(kept._pages._where.size)[-3:])
+    assert len(seen) == 2
+    assert all(descriptor >= 0 for descriptor in seen)
+    assert kept._pages.side.descriptor == -1
+    assert kept._pages._error is None
+    check_equal(host, tiered)
