@@ -301,7 +301,7 @@ def _infer(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder of deepwalk or node2vec")
     edges = "edges of the new nodes, by the ids of its graph; an edge list, or any graph that train reads"
     parser.add_argument("--edges", metavar="FILE", required=True, help=edges)
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the rows of the new nodes")
+    parser.add_argument("--out", metavar="DIR", help="folder for the rows of the new nodes; default: RUN-infer")
     passes = "over walks from each new node; 0: from its neighbours' rows alone; default: %(default)s"
     parser.add_argument("--epochs", metavar="N", type=int, default=1, help=passes)
     parser.add_argument("--seed", metavar="N", type=int, help="of walks and negatives; default: the run's")

@@ -290,19 +290,21 @@ def infer(args: argparse.Namespace) -> int:
     with importing():
         from graph_emb.run.new_nodes import infer as infer_rows
 
+    run = Path(args.run)
+    out = args.out or run.with_name(f"{run.resolve().name}-infer")
     found = infer_rows(
         args.run,
         args.edges,
         epochs=args.epochs,
         seed=args.seed,
         num_threads=args.threads,
-        out=args.out,
+        out=out,
         formats=listed(args.formats),
         overwrite=args.overwrite,
         progress=not args.quiet,
     )
     num, dim = found.weights.shape
-    print(f"{num:,} new nodes, rows of {dim} numbers: {args.out}")
+    print(f"{num:,} new nodes, rows of {dim} numbers: {out}")
     return 0
 
 

@@ -236,6 +236,9 @@ def test_unseen_nodes_get_rows(old: Path, new: Path, tmp_path: Path, cli: Callab
     )
     assert not np.array_equal(mean.weights, found.weights)
     assert {path: path.read_bytes() for path in before} == before
+    assert cli("infer", old, "--edges", new, "--threads", 1).code == 0
+    beside = old.with_name(f"{old.name}-infer")
+    assert np.array_equal(np.load(beside / "embeddings.npy"), np.load(tmp_path / "rows" / "embeddings.npy"))
     refused = cli("infer", old, "--edges", new, "--out", tmp_path / "rows")
     assert (refused.code, "overwrite" in refused.err, refused.err) == (2, True, refused.err)
     assert cli("infer", old, "--edges", new, "--out", tmp_path / "rows", "--overwrite", "--epochs", 0).code == 0
