@@ -194,7 +194,7 @@ def save_checkpoint(
         metric: Of this checkpoint, for ``keep_best``.
         keep_best: ``"max"`` or ``"min"``: the one with the best metric stays as well.
         background: Return when this rank's rows are copied (memory: once more the rows and state that it stores; of
-            rows in files none, what differs in memory is written beside them); the files are written meanwhile. See
+            rows in files none, what differs in memory is written to the disk); the files are written meanwhile. See
             ``PendingCheckpoint``.
         base: The last checkpoint of these tables, in the same folder: the new one, a delta, holds the rows that changed
             since, and of growing tables the ids that left. ``load_checkpoint`` reads it with all that it follows,

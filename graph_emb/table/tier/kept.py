@@ -1,8 +1,8 @@
-"""Rows of a file as they were at one moment, for a checkpoint that is written while training goes on.
+"""Rows in a file as they were at one moment, for a checkpoint that is written while training goes on.
 
-The moment costs the writing of those pages alone that differ in memory: they go to a side file. After it a page that
-is about to be overwritten before it was read goes there first. Neither the cache nor any bit of the training depends
-on it.
+The moment costs the writing of those pages alone that differ in memory. After it a page has two places, in the table's
+file and in another one beside it: while the checkpoint has not read the one that holds the moment, the page is written
+to the other, where it stays. Neither the cache nor any bit of the training depends on it.
 
 Legend: N pages, R rows, D width.
 """
@@ -25,10 +25,6 @@ from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_
 from graph_emb.table.shard import WEIGHT, EmbeddingShard
 from graph_emb.table.tier.moves import BUFFER_BYTES, reason_of, transfer
 from graph_emb.table.tier.pages import BLOCK, PageFile, aligned
-
-FIRST, IN_FILE, BUSY, ASIDE, READ = range(5)
-"""Where a page is as it was: nowhere, since it had first values; in the file; there, and someone is copying it; in the
-side file; handed out."""
 
 
 class SideFile:
@@ -56,122 +52,76 @@ class SideFile:
 
 
 class KeptPages:
-    """The pages of a file as they are now, whatever is written to it after. For one thread that reads them.
+    """The pages of a table as they are now, whatever is written after. For one thread that reads them.
 
     Args:
-        file: Of the pages.
-        stored: Which pages it has, (N,) bool; others have their first values.
+        files: The table's, and the one beside it.
+        stored: Which pages they have, (N,) bool; others have their first values.
+        beside: Which of them lie in the second file, (N,) bool.
     Attributes:
         layout: Of the pages.
-        side: Where pages are kept that will not stay in the file.
         reader: Who reads them; when it is gone, nobody waits for it.
-    Raises:
-        StorageError: no side file can be made.
     """
 
-    def __init__(self, file: PageFile, stored: np.ndarray) -> None:
-        self._file, self.layout, self.side = file, file.layout, SideFile(file)
-        self._where = np.where(stored, IN_FILE, FIRST).astype(np.uint8)
-        self._changed = threading.Condition()
-        self._error: Exception | None = None
-        self._closed = False
+    def __init__(self, files: tuple[PageFile, SideFile], stored: np.ndarray, beside: np.ndarray) -> None:
+        self._files, self.layout = files, files[0].layout
+        self._stored, self._beside, self._waiting = stored, beside, stored.copy()
+        self._next, self._error = 0, (0, 0)
+        self._closed = threading.Event()
         self.reader: Callable[[], KeptRows | None] | None = None
 
-    def aside(self, pages: np.ndarray) -> None:
-        """Note that the side file has pages (N,)."""
-        self._where[pages] = ASIDE
+    def holds(self, pages: np.ndarray, beside: np.ndarray) -> np.ndarray:
+        """Which pages (N,) may not be overwritten where they lie, beside the table's file (N,) or in it: (N,) bool."""
+        if self._closed.is_set() or self._error[0]:
+            return np.zeros(len(pages), np.bool_)
+        return self._waiting[pages] & (self._beside[pages] == beside)
 
-    def before_write(self, pages: np.ndarray) -> None:
-        """Keep pages (N,), ascending, that are about to be overwritten; an error is the reader's, not the writer's."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or not (self._where[pages] == BUSY).any())
-            pages = pages[self._where[pages] == IN_FILE]
-            self._where[pages] = BUSY  # before it is asked who closed: what is busy keeps the side file open
-            if self._closed or self._error is not None or not len(pages):
-                self._end(pages, IN_FILE)
-                return
-        error = None
-        try:
-            page_bytes = self._file.layout.page_bytes
-            most = max(1, BUFFER_BYTES // page_bytes)
-            held = np.empty((min(most, len(pages)), page_bytes), np.uint8)
-            for low in range(0, len(pages), most):
-                some = pages[low : low + most]
-                self._move(self._file, some, held, write=False)
-                self._move(self.side, some, held, write=True)
-        except Exception as raised:
-            error = raised
-        with self._changed:
-            self._error = self._error or error
-            self._end(pages, ASIDE)
-
-    def _end(self, pages: np.ndarray, where: int) -> None:
-        """Note where pages are that were busy; the last one to be busy closes the side file."""
-        self._where[pages] = where
-        if self._closed and not (self._where == BUSY).any():
-            self.side.close()
-        self._changed.notify_all()
+    def fail(self, number: int, offset: int) -> None:
+        """Give up, as a page has to be overwritten: the other place could not be written."""
+        self._error = number, offset
 
     def read(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pages [low, high), which may be overwritten from now on.
+        """The pages [low, high), which may be overwritten from now on; calls go up.
 
         Returns:
-            Their bytes, (N, page_bytes) uint8, and which of them the file had, (N,) bool; others' bytes are not set.
+            Their bytes, (N, page_bytes) uint8, and which of them are stored, (N,) bool; others' bytes are not set.
         Raises:
             StorageError: a page could not be kept or read.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._where[low:high] == BUSY).any())
-            if self._error is not None:
-                raise self._error
-            where = self._where[low:high].copy()
-            assert not (where == READ).any(), f"pages {low} to {high} were handed out"
-            in_file = np.flatnonzero(where == IN_FILE)
-            self._where[low + in_file] = BUSY
-        held = np.empty((high - low, self._file.layout.page_bytes), np.uint8)
-        try:
-            self._move(self._file, low + in_file, held, write=False, at=in_file)
-            aside = np.flatnonzero(where == ASIDE)
-            self._move(self.side, low + aside, held, write=False, at=aside)
-        finally:
-            with self._changed:
-                self._end(low + np.flatnonzero(where != FIRST), READ)
-        return held, where != FIRST
+        assert self._next <= low, f"pages from {low} on were handed out"
+        held, stored = np.empty((high - low, self.layout.page_bytes), np.uint8), self._stored[low:high]
+        for beside in (False, True):
+            own, file = np.flatnonzero(stored & (self._beside[low:high] == beside)), self._files[beside]
+            self._check(*self._move(file, low + own, held, own), file)
+        self._check(*self._error, self._files[1])  # after reading: it may have been given up meanwhile
+        self._waiting[low:high], self._next = False, high
+        return held, stored
 
-    def _move(
-        self,
-        file: PageFile | SideFile,
-        pages: np.ndarray,
-        held: np.ndarray,
-        *,
-        write: bool,
-        at: np.ndarray | None = None,
-    ) -> None:
-        """Move whole pages (N,) from or to ``held`` at its entries ``at``, the first ones by default."""
+    def _move(self, file: PageFile | SideFile, pages: np.ndarray, held: np.ndarray, at: np.ndarray) -> tuple[int, int]:
+        """Read whole pages (N,) into entries ``at`` of ``held``; as ``transfer``."""
         buffer = aligned(max(BUFFER_BYTES, held.shape[1]))
         whole = np.array([(held.ctypes.data, held.shape[1], 0)], np.int64)
-        entries = np.arange(len(pages)) if at is None else at
-        number, offset = transfer(
-            file.descriptor, pages.astype(np.int64), entries, whole, held.shape[1], buffer, write, file.direct
-        )
+        numbers = pages.astype(np.int64), at
+        found: tuple[int, int] = transfer(file.descriptor, *numbers, whole, held.shape[1], buffer, False, file.direct)
+        return found
+
+    def _check(self, number: int, offset: int, file: PageFile | SideFile) -> None:
         if number:
             raise StorageError(
                 max(5, number),
-                f"table {self._file.table!r}: keeping a page for a checkpoint failed at offset {offset} "
+                f"table {self._files[0].table!r}: keeping a page for a checkpoint failed at offset {offset} "
                 f"({reason_of(number)}); the checkpoint is not written, training goes on",
                 str(file.path),
             )
 
     def close(self) -> None:
-        """Keep nothing any more; waits for nobody. May be repeated."""
-        with self._changed:
-            self._closed = True
-            self._end(np.empty(0, np.int64), READ)
+        """Keep nothing any more. May be repeated."""
+        self._closed.set()
 
     def wait_until_closed(self) -> None:
         """Return when nobody reads the pages any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.reader is None or self.reader() is None)
+        if self.reader is not None and self.reader() is not None:
+            self._closed.wait()
         self.close()
 
 
@@ -240,6 +190,7 @@ class KeptRows:
 
     def _bring(self, low: int, high: int) -> None:
         """Hold the pages [low, high), of which those that are held already are not read again."""
+        assert self._low <= low, f"pages from {low} on were handed out"
         kept = max(0, self._low + len(self._held) - low)
         again, stored = self._held[len(self._held) - kept :].copy(), self._stored[len(self._stored) - kept :]
         self._held = np.empty((0, 0), np.uint8)

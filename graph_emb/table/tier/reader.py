@@ -70,6 +70,8 @@ class PageReader:
         self._buffers: list[np.ndarray] = []
         self.bytes_read = self.bytes_written = 0
         self.seconds = 0.0
+        self._side: SideFile | None = None
+        self._beside = np.zeros(0, np.bool_)  # which pages lie there
         self._kept: KeptPages | None = None
 
     @property
@@ -141,30 +143,21 @@ class PageReader:
         Raises:
             StorageError: the disk does not take them.
         """
-        kept = KeptPages(self.file, stored)
-        try:
-            self._start(dirty, frames, columns, True, kept.side).wait()
-            kept.aside(dirty)
-        except BaseException:
-            kept.close()
-            raise
-        self._kept = kept
-        return kept
+        if self._side is None:
+            self._side, self._beside = SideFile(self.file), np.zeros(self.file.num_pages, np.bool_)
+        self._start(dirty, frames, columns, True).wait()  # what the file had of them is older
+        stored = stored.copy()
+        stored[dirty] = True
+        self._kept = KeptPages((self.file, self._side), stored, self._beside.copy())
+        return self._kept
 
-    def _start(
-        self,
-        pages: np.ndarray,
-        frames: np.ndarray,
-        columns: Sequence[Tensor | None],
-        write: bool,
-        aside: SideFile | None = None,
-    ) -> Transfer:
+    def _start(self, pages: np.ndarray, frames: np.ndarray, columns: Sequence[Tensor | None], write: bool) -> Transfer:
         order = np.argsort(pages, kind="stable")
         pages, frames = pages[order], frames[order]
         sections = self._sections_of(columns)
 
         def move(low: int, high: int) -> tuple[int, int]:
-            return self._move(pages[low:high], frames[low:high], sections, write, aside)
+            return self._move(pages[low:high], frames[low:high], sections, write)
 
         return self._in_shares(len(pages), move, "write" if write else "read")
 
@@ -182,23 +175,53 @@ class PageReader:
         parts = [self._pool.submit(move, int(a), int(b)) for a, b in pairwise(cuts)]
         return Transfer(self.file.table, str(self.file.path), parts, word)
 
-    def _move(
+    def _move(self, pages: np.ndarray, frames: np.ndarray, sections: np.ndarray, write: bool) -> tuple[int, int]:
+        """Move pages, ascending, in this thread; an errno or ``SHORT`` with the offset, or (0, 0)."""
+        began, side = time.perf_counter(), self._side
+        if side is None:
+            found = self._moved(self.file, pages, frames, sections, write)
+        else:
+            found = self._in_places((self.file, side), pages, frames, sections, write)
+        self.seconds += time.perf_counter() - began
+        return found
+
+    def _in_places(
         self,
+        files: tuple[PageFile, SideFile],
         pages: np.ndarray,
         frames: np.ndarray,
         sections: np.ndarray,
         write: bool,
-        aside: SideFile | None = None,
     ) -> tuple[int, int]:
-        """Move pages, ascending, in this thread; an errno or ``SHORT`` with the offset, or (0, 0)."""
-        began, file, page_bytes = time.perf_counter(), aside or self.file, self.file.layout.page_bytes
-        if write and aside is None and self._kept is not None:
-            self._kept.before_write(pages)
+        """``_move`` of pages that lie in one of two files, and are written to the other while they are kept."""
+        beside, held = self._beside[pages], np.zeros(len(pages), np.bool_)
+        if write and self._kept is not None:
+            held = self._kept.holds(pages, beside)
+        for place in (False, True):
+            for other in (False, True):
+                own = np.flatnonzero((beside == place) & (held == other))
+                if not len(own):
+                    continue
+                found = self._moved(files[place ^ other], pages[own], frames[own], sections, write)
+                if other and found[0]:
+                    assert self._kept is not None
+                    self._kept.fail(*found)
+                    found = self._moved(files[place], pages[own], frames[own], sections, write)
+                elif other:
+                    self._beside[pages[own]] = not place
+                if found[0]:
+                    return found
+        return 0, 0
+
+    def _moved(
+        self, file: PageFile | SideFile, pages: np.ndarray, frames: np.ndarray, sections: np.ndarray, write: bool
+    ) -> tuple[int, int]:
+        """Move pages of one file."""
+        page_bytes = self.file.layout.page_bytes
         buffer = self._buffers.pop() if self._buffers else aligned(max(BUFFER_BYTES, page_bytes))
         numbers = pages.astype(np.int64), frames.astype(np.int64)
-        found = transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
+        found: tuple[int, int] = transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
         self._buffers.append(buffer)
-        self.seconds += time.perf_counter() - began
         return found
 
     def close(self) -> None:
@@ -206,4 +229,6 @@ class PageReader:
         if self._kept is not None:
             self._kept.wait_until_closed()
         self._pool.shutdown()
+        if self._side is not None:
+            self._side.close()
         self.file.close()

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from graph_emb.checkpoint import saving
 from graph_emb.core.errors import StorageError
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import apply_update
-from graph_emb.optim.rules import SGD, Adagrad
+from graph_emb.optim.rules import SGD, Adagrad, Adam
 from graph_emb.table.initializers import Uniform
 from graph_emb.table.placement import Buckets, DeviceCache
 from graph_emb.table.shard import EmbeddingShard
@@ -150,7 +151,7 @@ def test_a_disk_that_is_full_ends_the_keeping_and_not_the_training(tmp_path: Pat
     host, tiered = dirtied(tmp_path)
     kept = keep(tiered)
     full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, kept._pages.side.descriptor)
+    os.dup2(full, tiered._pages.reader._side.descriptor)
     os.close(full)
     for shard in (host, tiered):
         for low in range(0, ROWS, 60):
@@ -230,67 +231,47 @@ def test_rows_that_are_kept_and_forgotten_are_waited_for_by_nobody(tmp_path: Pat
     assert pages._closed
     tiered.write(torch.arange(60), torch.zeros(60, DIM))
     assert tiered.read(torch.tensor([1])).sum() == 0
-    file = tiered._pages.reader.file
-    left = KeptPages(file, np.ones(file.num_pages, np.bool_))
+    reader = tiered._pages.reader
+    nothing = np.zeros(reader.file.num_pages, np.bool_)
+    left = KeptPages((reader.file, reader._side), nothing, nothing)
     left.reader = lambda: None  # gone, and its end was not told yet
     left.wait_until_closed()
+    del left, reader
     del tiered, _
     gc.collect()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_page_that_is_being_read_is_overwritten_when_it_was_read(tmp_path: Path, monkeypatch: Any) -> None:
-    host, tiered = dirtied(tmp_path)
-    wanted, kept, writers = columns_of(host), keep(tiered), []
-    move = kept._pages._move
+def test_pages_of_both_files_are_kept_again_and_again(tmp_path: Path) -> None:
+    """A page changes its file once for each time that it is kept, if it is written before it was read."""
+    rule = Adam(0.1)
+    host, tiered = both(tmp_path, rule, 4)
+    coming = iter(steps(2, 300))
 
-    def with_a_writer(file: Any, pages: np.ndarray, *rest: Any, **more: Any) -> None:
-        if file is kept._pages._file and len(pages):
-            writers.append(threading.Thread(target=kept._pages.before_write, args=(pages,)))
-            writers[-1].start()
-            writers[-1].join(0.1)
-            assert writers[-1].is_alive()
-        move(file, pages, *rest, **more)
+    def train() -> None:
+        for ids, grads in [next(coming), next(coming)]:
+            for shard in (host, tiered):
+                apply_update(rule, shard, ids, grads)
 
-    monkeypatch.setattr(kept._pages, "_move", with_a_writer)
-    check_kept(kept, wanted)
-    kept.close()
-    assert writers
-    for writer in writers:
-        writer.join()
-
-
-def test_any_error_of_a_copy_is_the_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host, tiered = dirtied(tmp_path)
-    kept = keep(tiered)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise MemoryError("no room for a page")
-
-    monkeypatch.setattr(kept._pages, "_move", fail)
-    for shard in (host, tiered):
-        shard.write(torch.arange(200, 500), torch.full((300, DIM), 5.0))
-    tiered.drop_cache()
-    with pytest.raises(MemoryError, match="no room for a page"):
-        check_kept(kept, columns_of(host))
-    kept.close()
-    check_equal(host, tiered)
-
-
-def test_the_side_file_stays_open_while_a_page_is_copied_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host, tiered = dirtied(tmp_path)
-    kept = keep(tiered)
-    move, seen = kept._pages._move, []
-
-    def closed_meanwhile(*args: Any, **how: Any) -> None:
+    places = []
+    for _ in range(5):
+        train()
+        wanted, kept = columns_of(host), keep(tiered)
+        for _ in range(3):  # some pages more than once
+            train()
+        check_kept(kept, wanted, train)
         kept.close()
-        seen.append(kept._pages.side.descriptor)
-        move(*args, **how)
+        check_equal(host, tiered)
+        places.append(tiered._pages.reader._beside.copy())
+    assert all(0 < now.sum() < now.size for now in places)
+    assert any((one & ~other).any() for one, other in pairwise(places))
+    assert any((~one & other).any() for one, other in pairwise(places))
 
-    monkeypatch.setattr(kept._pages, "_move", closed_meanwhile)
-    kept._pages.before_write(np.arange(kept._pages._where.size)[-3:])
-    assert len(seen) == 2
-    assert all(descriptor >= 0 for descriptor in seen)
-    assert kept._pages.side.descriptor == -1
-    assert kept._pages._error is None
-    check_equal(host, tiered)
+
+def test_a_kept_run_is_read_once(tmp_path: Path) -> None:
+    _, tiered = dirtied(tmp_path)
+    kept = keep(tiered)
+    kept.read("weight", 300, 310)
+    with pytest.raises(AssertionError, match="were handed out"):
+        kept.read("weight", 0, 10)
+    kept.close()
