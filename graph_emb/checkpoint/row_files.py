@@ -34,6 +34,7 @@ from graph_emb.table.growing_rows import COUNTS, GrowingRows
 from graph_emb.table.lazy_decay import DECAY
 from graph_emb.table.spec import StateSpec
 from graph_emb.table.tier.kept import KeptRows
+from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")
@@ -277,7 +278,8 @@ class TableShare:
         share = replace(self, rows=made)
         try:
             for rows in self.rows:
-                kept = rows.kept(self.rows_of_file(near=False)) if isinstance(rows, ShardRows) else None
+                shard = rows.shard if isinstance(rows, ShardRows) else None
+                kept = shard.kept(self.rows_of_file(near=False)) if isinstance(shard, TieredShard) else None
                 made.append(kept or CopiedRows(rows, columns))
         except BaseException:
             share.release()

@@ -26,8 +26,6 @@ from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import ChangedRows
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.table.tier.kept import KeptRows
-from graph_emb.table.tier.shard import TieredShard
 
 T = TypeVar("T")
 
@@ -158,20 +156,16 @@ class ShardRows:
 
     def __init__(self, shard: EmbeddingShard) -> None:
         self.first_id, self.num_rows = shard.first_id, shard.num_rows
-        self._shard = shard
+        self.shard = shard
 
     def read(self, column: str, start: int, stop: int) -> Tensor:
-        return self._shard.column(column, start, stop).cpu()
+        return self.shard.column(column, start, stop).cpu()
 
     def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        self._shard.write_column(column, rows, values)
+        self.shard.write_column(column, rows, values)
 
     def memory(self, column: str) -> Tensor | None:
-        return self._shard.memory(column)
-
-    def kept(self, run: int) -> KeptRows | None:
-        """As ``TieredShard.kept``; None of rows in memory."""
-        return self._shard.kept(run) if isinstance(self._shard, TieredShard) else None
+        return self.shard.memory(column)
 
 
 class LiveTables(dict[str, T]):
