@@ -445,8 +445,7 @@ def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales,
     """
     num_nodes, num_limits = len(best), limits.shape[1]
     parts, loads = np.empty(num_nodes, np.int32), np.empty((2, num_limits), np.int64)
-    marks = np.empty(num_nodes, np.int8)
-    degrees = np.zeros(num_nodes, np.int64)
+    marks, degrees = np.empty(num_nodes, np.int8), np.zeros(num_nodes, np.int64)
     for v in range(num_nodes):
         for e in range(indptr[v], indptr[v + 1]):
             degrees[v] += weights[e] if len(weights) > 0 else 1
