@@ -290,8 +290,8 @@ def infer(args: argparse.Namespace) -> int:
     with importing():
         from graph_emb.run.new_nodes import infer as infer_rows
 
-    run = Path(args.run)
-    out = args.out or run.with_name(f"{run.resolve().name}-infer")
+    run = Path(args.run).expanduser().resolve()
+    out = args.out or run.with_name(f"{run.name}-infer")
     found = infer_rows(
         args.run,
         args.edges,

@@ -220,7 +220,9 @@ def test_rows_of_frozen_nodes_stay_and_new_ones_are_trained_as_alone(old: Path, 
         assert not np.allclose(trained[num_old:], before[:1], rtol=0, atol=1e-3)
 
 
-def test_unseen_nodes_get_rows(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:
+def test_unseen_nodes_get_rows(
+    old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {path: path.read_bytes() for path in old.iterdir() if path.is_file()}
     told = cli("infer", old, "--edges", new, "--out", tmp_path / "rows", "--threads", 1, "-q")
     assert (told.code, told.out) == (0, f"2 new nodes, rows of 8 numbers: {tmp_path / 'rows'}\n")
@@ -236,7 +238,8 @@ def test_unseen_nodes_get_rows(old: Path, new: Path, tmp_path: Path, cli: Callab
     )
     assert not np.array_equal(mean.weights, found.weights)
     assert {path: path.read_bytes() for path in before} == before
-    assert cli("infer", old, "--edges", new, "--threads", 1).code == 0
+    monkeypatch.chdir(old)
+    assert cli("infer", ".", "--edges", new, "--threads", 1).code == 0
     beside = old.with_name(f"{old.name}-infer")
     assert np.array_equal(np.load(beside / "embeddings.npy"), np.load(tmp_path / "rows" / "embeddings.npy"))
     refused = cli("infer", old, "--edges", new, "--out", tmp_path / "rows")
