@@ -275,16 +275,11 @@ class TableShare:
         """The same rows for a write while training goes on: those in a file are kept there, others are copied."""
         columns = [name.removeprefix(STATE) for name in self.columns(0)]
         made: list[TableRows] = []
-        share = replace(self, rows=made)
-        try:
-            for rows in self.rows:
-                shard = rows.shard if isinstance(rows, ShardRows) else None
-                kept = shard.kept(self.rows_of_file(near=False)) if isinstance(shard, TieredShard) else None
-                made.append(kept or CopiedRows(rows, columns))
-        except BaseException:
-            share.release()
-            raise
-        return share
+        for rows in self.rows:
+            shard = rows.shard if isinstance(rows, ShardRows) else None
+            kept = shard.kept(self.rows_of_file(near=False)) if isinstance(shard, TieredShard) else None
+            made.append(kept or CopiedRows(rows, columns))
+        return replace(self, rows=made)
 
     def release(self) -> None:
         """Let go of rows that were kept. May be repeated."""

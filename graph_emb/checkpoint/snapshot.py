@@ -61,14 +61,7 @@ class Snapshot:
     def kept(self) -> Snapshot:
         """The same, whatever the training changes after: in memory of its own, rows in files kept there."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
-        made = replace(self, shares=[], tensors=tensors)
-        try:
-            for share in self.shares:
-                made.shares.append(share.kept())
-        except BaseException:
-            made.release()
-            raise
-        return made
+        return replace(self, shares=[share.kept() for share in self.shares], tensors=tensors)
 
     def release(self) -> None:
         """Let go of all rows. May be repeated."""
