@@ -58,16 +58,21 @@ class KnownAnswers:
         return cls(side, num_relations, keys, starts, np.ascontiguousarray(pairs[:, 1], np.int64))
 
     @classmethod
-    def to(cls, judged: np.ndarray, graph: KnowledgeGraph, more: Iterable[np.ndarray] = ()) -> list[KnownAnswers]:
+    def to(
+        cls, judged: np.ndarray, graph: KnowledgeGraph, more: Iterable[np.ndarray] | None = None
+    ) -> list[KnownAnswers]:
         """The answers of both sides that any part of a graph holds to the queries of some triples (B, 3), by which
         ranks of those are filtered; memory is taken for these answers alone.
 
         Args:
-            more: Further triples of the graph, (n, 3) each.
+            more: The training triples, (n, 3) each, where the graph holds none.
+        Raises:
+            DataError: it holds none, and they are not given.
         """
+        parts = {**graph.parts, "train": graph.train} if more is None else graph.parts
         asked = {side: np.unique(query_keys(judged, side, graph.num_relations)) for side in (HEAD, TAIL)}
         found = {side: [judged[:0]] for side in asked}
-        for piece in chain(chain.from_iterable(map(pieces_of, graph.parts.values())), more):
+        for piece in chain(chain.from_iterable(map(pieces_of, parts.values())), more or ()):
             for side, keys in asked.items():
                 found[side].append(piece[_are_among(query_keys(piece, side, graph.num_relations), keys)])
         return [cls.of(np.concatenate(same), side, graph.num_relations) for side, same in found.items()]

@@ -25,6 +25,7 @@ from graph_emb.run import own_parts
 from graph_emb.run.families import kge
 from graph_emb.run.pipeline import PipelineResult
 from graph_emb.sampling import stored_triples
+from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk
 
 ENTITIES, RELATIONS = 2_000, 4
@@ -179,6 +180,8 @@ def test_an_estimator_of_the_run_knows_the_triples_that_stayed_on_the_disk(
     graph = run(parts["column"], tmp_path / "run").dataset
     with pytest.raises(DataError, match="its training triples are not here"):
         graph.all_triples()
+    with pytest.raises(DataError, match="its training triples are not here"):
+        KnownAnswers.to(graph.parts["test"], graph)
     opened = partition.load(parts["column"])
     triples = np.concatenate([own for _, own in own_parts.triples_in_pieces(opened)])
     asked = [(head, graph.relations[relation], tail) for head, relation, tail in triples[:20].tolist()]
@@ -188,3 +191,23 @@ def test_an_estimator_of_the_run_knows_the_triples_that_stayed_on_the_disk(
     order = np.argsort(fitted.tables_["entity"].node_ids.astype(np.int64))
     wanted = rank_part(fitted._scorer, entities[torch.from_numpy(order)], relations, held, "test")
     assert fitted.score(asked) == pytest.approx(wanted.mrr().realistic)
+
+
+def test_a_plan_promises_the_disk_only_where_triples_may_stay_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With edges held out the graph is another one than the partition's."""
+    triples = np.random.default_rng(0).integers(0, (ENTITIES, RELATIONS, ENTITIES), (2_500, 3))
+    np.savez(tmp_path / "triples.npz", train=triples)
+    options: dict[str, Any] = {"reader_options": {"format": "triples"}, "report": False}
+    opened = partition.build(tmp_path / "triples.npz", 3, out=tmp_path / "parts", **options)
+    relations, file = own_parts.knowledge_graph_of(opened).relations, tmp_path / "test.tsv"
+    assert relations is not None
+    head, relation, tail = triples[0].tolist()
+    file.write_text(f"{head}\t{relations[relation]}\t{tail}\n", encoding="utf-8")
+    recipe = {**RECIPE, "filter_negatives": True}
+    for held in ({}, {"test_edges": str(file)}):
+        dataset = {"name": str(opened.path), **held}
+        out = tmp_path / f"run{len(held)}"
+        ge.pipeline("complex", dataset, out=out, output={"report": "none"}, progress=True, **recipe)
+        assert ("stay on the disk" in capfd.readouterr().err) == (not held)

@@ -36,7 +36,6 @@ from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import (
     REMOVED,
     own_partition,
-    partition_of,
     read_dataset,
     test_triples,
     unchanged_partition,
@@ -87,18 +86,23 @@ class KGEFamily(Family):
         plain = found is None or (own_parts.is_plain(found) and found.relation_names is None)
         return None if plain else found
 
-    def _left_on_disk(self) -> KnowledgeGraph | None:
-        """The data set without its training triples, where those stay in the files of a partition: one process trains
-        them by buckets, with entities in a file, and nothing else of the recipe needs them in memory.
-        """
-        config, model = self.config, self.model
-        needed = model.against_all or model.composed or model.multilevel is not False or needs_triples(model)
-        if config.train.memory is None or config.parallel.mode != "local" or model.buckets == 0:
-            return None
-        if needed or self.reads_whole:
+    @cached_property
+    def _parts_on_disk(self) -> PartitionedGraph | None:
+        """The partition whose training triples may stay in its files: one process trains, with entities in a file."""
+        config = self.config
+        if config.train.memory is None or config.parallel.mode != "local" or self.reads_whole:
             return None
         parts = unchanged_partition(config.dataset)
-        if parts is None or (own_parts.is_plain(parts) and parts.relation_names is None) or len(parts.ntypes) > 1:
+        plain = parts is None or (own_parts.is_plain(parts) and parts.relation_names is None)
+        return None if plain or parts is None or len(parts.ntypes) > 1 else parts
+
+    def _left_on_disk(self) -> KnowledgeGraph | None:
+        """The data set without its training triples, where those stay on the disk: buckets train them, and nothing else
+        of the recipe needs them in memory.
+        """
+        model, parts = self.model, self._parts_on_disk
+        needed = model.against_all or model.composed or model.multilevel is not False or needs_triples(model)
+        if parts is None or model.buckets == 0 or needed:
             return None
         graph = own_parts.knowledge_graph_of(parts)
         if model.buckets is None:
@@ -288,12 +292,12 @@ class KGEFamily(Family):
         return start.models[0], {"multilevel": start.levels, "multilevel_seconds": seconds}
 
     def _triples_plan(self, graph: KnowledgeGraph) -> str:
-        """Where the training triples of a partition are, in a line; empty of other data sets."""
+        """Where training triples are that may stay on the disk, in a line; empty of others."""
         if self._stored is not None:
             size, folder = size_text(RECORD * graph.num_triples), self._placement().path
             return f"plan: {graph.num_triples:,} triples stay on the disk, {size} by bucket in {folder}"
         reason = needs_triples(self.model)
-        if self.config.train.memory is None or not reason or partition_of(self.config.dataset) is None:
+        if not reason or self._parts_on_disk is None:
             return ""
         return f"plan: {reason} has all {graph.num_triples:,} triples in memory; without it they stay on the disk"
 
