@@ -187,7 +187,7 @@ def server() -> Iterator[str]:
     """
     with tempfile.TemporaryDirectory(prefix="graph-emb-tests-") as folder:
         place = str(Path(folder, "warm"))
-        environment = {**os.environ, PLACE: place, "GOMP_SPINCOUNT": "10000"}
+        environment = {**os.environ, PLACE: place}
         words = [sys.executable, "-m", "tests.warm"]
         process = Cold(words, cwd=CHECKOUT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
