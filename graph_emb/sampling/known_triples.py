@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from graph_emb.core.compiled import njit
+from graph_emb.core.compiled import GOLDEN, njit
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import Part, PartitionBook
 from graph_emb.graph.triples import KnowledgeGraph, pieces_of
@@ -93,18 +93,19 @@ class KnownAnswers:
         places = self.find(triples)
         return np.where(places >= 0, np.diff(self.starts, append=0)[places], 0)
 
-    def among(self, queries: np.ndarray, candidates: np.ndarray, num_entities: int) -> np.ndarray:
+    def among(self, queries: np.ndarray, candidates: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Mark the candidates that answer the queries of their chunk.
 
         Args:
             queries: As from ``find``, shape (K, C).
             candidates: Entities, repeats allowed, shape (K, N).
-            num_entities: E.
+            out: Marks so far, (K, C, N), bool, which are kept; None: none.
         Returns:
-            Shape (K, C, N), bool.
+            Shape (K, C, N), bool; ``out`` where it is given.
         """
-        out = np.zeros((*queries.shape, candidates.shape[1]), np.bool_)
-        _mark(self.starts, self.answers, queries, candidates, np.full(num_entities, -1), out)
+        if out is None:
+            out = np.zeros((*queries.shape, candidates.shape[1]), np.bool_)
+        _mark(self.starts, self.answers, queries, np.ascontiguousarray(candidates), out)
         return out
 
 
@@ -115,30 +116,43 @@ def _are_among(keys: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return chosen[np.searchsorted(chosen, keys).clip(max=len(chosen) - 1)] == keys
 
 
+@njit(forceinline=True)
+def _slot_of(entity: int, own: np.ndarray, slots: np.ndarray, shift: np.uint64, mask: int) -> int:
+    """The slot of an entity, or the empty one where it would be."""
+    slot = np.int64((np.uint64(entity) * GOLDEN) >> shift)
+    while slots[slot] >= 0 and own[slots[slot]] != entity:
+        slot = (slot + 1) & mask
+    return slot
+
+
 @njit(cache=True, nogil=True)
 def _mark(
-    starts: np.ndarray,
-    answers: np.ndarray,
-    queries: np.ndarray,
-    candidates: np.ndarray,
-    place: np.ndarray,
-    out: np.ndarray,
+    starts: np.ndarray, answers: np.ndarray, queries: np.ndarray, candidates: np.ndarray, out: np.ndarray
 ) -> None:
-    following = np.empty(candidates.shape[1], np.int64)
+    """Find answers among a chunk's candidates by a hash table of these, which the first cache holds."""
+    num = candidates.shape[1]
+    bits = 1
+    while (1 << bits) < 2 * num:
+        bits += 1
+    shift, mask = np.uint64(64 - bits), (1 << bits) - 1
+    slots, following = np.full(1 << bits, -1), np.empty(num, np.int64)
     for k in range(len(queries)):
-        for n in range(candidates.shape[1]):  # a chain of the places that hold the same entity
-            following[n] = place[candidates[k, n]]
-            place[candidates[k, n]] = n
+        if queries[k].max() < 0:
+            continue
+        own = candidates[k]
+        for n in range(num):  # a slot begins a chain of the places that hold the same entity
+            slot = _slot_of(own[n], own, slots, shift, mask)
+            following[n] = slots[slot]
+            slots[slot] = n
         for c in range(queries.shape[1]):
             q = queries[k, c]
             if q >= 0:
                 for a in range(starts[q], starts[q + 1]):
-                    n = place[answers[a]]
+                    n = slots[_slot_of(answers[a], own, slots, shift, mask)]
                     while n >= 0:
                         out[k, c, n] = True
                         n = following[n]
-        for n in range(candidates.shape[1]):
-            place[candidates[k, n]] = -1
+        slots[:] = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +236,7 @@ class ChunkNegatives:
         if occurrences is None and power > 0:
             occurrences = graph.occurrences()
         self._samplers, self.types = _samplers(graph, occurrences, power, seed, parts)
-        self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch
-        self._filtered = filtered
+        self._num, self._in_batch, self._filtered = num, in_batch, filtered
 
     def draw(self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Negatives of chunks, and which of them do not count.
@@ -253,7 +266,7 @@ class ChunkNegatives:
     def known(self, triples: np.ndarray, found: np.ndarray, side: int) -> np.ndarray:
         """Mark the candidates (K, N) that make a triple of their chunk (K, C, 3) true: (K, C, N)."""
         queries = self._known[side].find(triples.reshape(-1, 3)).reshape(triples.shape[:2])
-        return self._known[side].among(queries, found, self._num_entities)
+        return self._known[side].among(queries, found)
 
     def excluded(self, triples: np.ndarray, found: np.ndarray, side: int, known: np.ndarray | None) -> np.ndarray:
         """Mark those of ``candidates`` that do not count, as ``draw`` does; ``known``: those that make a triple true.

@@ -201,7 +201,7 @@ class OwnTriples:
                 wanted = np.full(inside.shape, -1, np.int64)
                 own = (starts[chunks][:, None] + column)[inside]
                 wanted[inside] = self.known[side].places(keys[own])
-                known = self.known[side].among(wanted, rows[chunks, 1:], self.num_entities)
+                known = self.known[side].among(wanted, rows[chunks, 1:])
                 hits = np.flatnonzero(known)  # of one dimension: numpy takes ten times as long with three
                 k, c, n = np.unravel_index(hits, known.shape)
                 queries.append(starts[chunks[k]] + c)

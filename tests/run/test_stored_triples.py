@@ -30,7 +30,7 @@ from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk
 
 ENTITIES, RELATIONS = 2_000, 4
 RECIPE: dict[str, Any] = {
-    "dim": 8, "training": "negatives", "filter_negatives": False, "num_negatives": 16, "chunk_size": 16,
+    "dim": 8, "training": "negatives", "num_negatives": 16, "chunk_size": 16,
     "valid_every": 1, "train": {"batch_size": 64, "epochs": 2, "threads": 1, "memory": "80KiB", "buckets": "auto"},
 }  # fmt: skip
 
@@ -59,17 +59,29 @@ def rows_and_scores(result: PipelineResult) -> tuple[list[torch.Tensor], Any]:
     return tables, result.metrics["evaluation"]
 
 
-@pytest.mark.parametrize("name", ["types", "column"])
-@pytest.mark.parametrize("piece", [100, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "piece", "negatives"),
+    [
+        ("types", 100, {}),
+        ("column", 1 << 20, {}),
+        ("column", 100, {"filter_negatives": False}),
+        ("types", 1 << 20, {"in_batch": True}),
+    ],
+)
 def test_triples_on_the_disk_train_and_judge_as_those_in_memory(
-    parts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: int
+    parts: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    piece: int,
+    negatives: dict[str, Any],
 ) -> None:
     monkeypatch.setattr(own_parts, "TRIPLES_AT_ONCE", piece)
     with monkeypatch.context() as whole:
         whole.setattr(kge.KGEFamily, "_left_on_disk", lambda self: None)
-        wanted = run(parts[name], tmp_path / "memory")
+        wanted = run(parts[name], tmp_path / "memory", **negatives)
     monkeypatch.setattr(kge, "read_dataset", lambda *_, **__: pytest.fail("the data set was read whole"))
-    found = run(parts[name], tmp_path / "disk")
+    found = run(parts[name], tmp_path / "disk", **negatives)
     assert found.config.model.buckets == wanted.config.model.buckets > 2
     for one, other in zip(rows_and_scores(found)[0], rows_and_scores(wanted)[0], strict=True):
         assert torch.equal(one, other)
@@ -94,7 +106,6 @@ def test_a_run_goes_on_from_a_checkpoint(parts: dict[str, Path], tmp_path: Path)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"filter_negatives": True}, "model.filter_negatives=true"),
         ({"subsampling": True}, "model.subsampling=true"),
         ({"negative_power": 0.75}, "model.negative_power=0.75"),
         ({"buckets": 0}, "training without train.buckets"),
@@ -110,7 +121,7 @@ def test_a_recipe_that_needs_the_triples_in_memory_reads_them(
 ) -> None:
     opened = partition.load(parts["types"])
     graph = own_parts.knowledge_graph_of(opened)
-    config = KGEConfig(**{"dim": 8, "filter_negatives": False, "valid_every": 0, "buckets": 4, "epochs": 1, **fields})
+    config = KGEConfig(**{"dim": 8, "valid_every": 0, "buckets": 4, "epochs": 1, **fields})
     with pytest.raises(ConfigError, match=f"{said} needs all training triples in memory"):
         train_kge(graph, config, on_disk=TriplesOnDisk(lambda: own_parts.triples_in_pieces(opened), tmp_path))
     recipe = dict(fields)
@@ -205,7 +216,7 @@ def test_a_plan_promises_the_disk_only_where_triples_may_stay_there(
     assert relations is not None
     head, relation, tail = triples[0].tolist()
     file.write_text(f"{head}\t{relations[relation]}\t{tail}\n", encoding="utf-8")
-    recipe = {**RECIPE, "filter_negatives": True}
+    recipe = {**RECIPE, "subsampling": True}
     for held in ({}, {"test_edges": str(file)}):
         dataset = {"name": str(opened.path), **held}
         out = tmp_path / f"run{len(held)}"

@@ -30,14 +30,14 @@ def test_nothing_is_known_of_no_triples() -> None:
 def test_candidates_that_answer_are_found_also_when_repeated() -> None:
     tails = KnownAnswers.of(TRIPLES, TAIL, 2)
     queries = tails.find(np.array([[0, 0, 0], [3, 1, 0], [5, 0, 0]])).reshape(1, 3)
-    found = tails.among(queries, np.array([[2, 4, 2, 1]]), 6)
+    found = tails.among(queries, np.array([[2, 4, 2, 1]]))
     assert found[0].tolist() == [[True, False, True, True], [True, False, True, False], [False] * 4]
 
 
 def test_chunks_do_not_see_each_others_candidates() -> None:
     tails = KnownAnswers.of(TRIPLES, TAIL, 2)
     queries = np.zeros((2, 1), np.int64)
-    found = tails.among(queries, np.array([[4, 1], [2, 4]]), 6)
+    found = tails.among(queries, np.array([[4, 1], [2, 4]]))
     assert found.tolist() == [[[False, True]], [[True, False]]]
 
 

@@ -13,6 +13,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import TripleBatch
+from graph_emb.sampling.bucket_answers import BucketAnswers
 from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, HeldTriples, bucket_of
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
@@ -124,7 +125,7 @@ class Batches:
                 "are read from the disk here"
             )
         self._parts = parts if any(local.values()) else None
-        self._order = None
+        self._order, self._answers = None, None
         if buckets is not None:
             if own is not None or (world_size > 1 and not lockstep):
                 raise ConfigError(
@@ -143,13 +144,14 @@ class Batches:
                 by_bucket = HeldTriples(graph.train, bucket, num_buckets)
             else:
                 by_bucket = StoredTriples(on_disk.pieces, bucket, num_buckets, on_disk.folder)
+                self._answers = BucketAnswers(by_bucket, parts.owner, buckets.parts, graph.num_relations)
             self._order = BucketOrder(buckets, by_bucket, parts.owner, seed)
         self._negatives = ChunkNegatives(
             graph,
             self._num_negatives,
             config.negative_power,
             in_batch=config.in_batch,
-            filtered=self._filters,
+            filtered=self._filters and on_disk is None,
             seed=seed,
             parts=parts if local["negatives"] or buckets is not None else None,
             occurrences=None if own is None else own.occurrences(),
@@ -284,13 +286,12 @@ class Batches:
             return iter([None] * len(chunks))
         if self._own is not None:
             return self._own.among(chunks)
-        return (self._negatives.known(*one) for one in chunks)
+        return ((self._answers or self._negatives).known(*one) for one in chunks)
 
 
 def needs_triples(config: TripleSettings) -> str:
     """The setting by which a training by buckets needs all its triples in memory; empty where none does."""
     asked = {
-        "model.filter_negatives=true": config.filter_negatives,
         "model.subsampling=true": config.subsampling,
         f"model.negative_power={config.negative_power}": config.negative_power > 0,
     }
