@@ -5,6 +5,8 @@ Legend: N nodes, E directed edges.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numba import njit
 
@@ -92,6 +94,14 @@ def _near(height, angle, starts, edges, radius):
     for i in range(len(pairs)):
         src[i], dst[i] = pairs[i]
     return src, dst
+
+
+def write(file: Path, graph: HeteroGraph) -> None:
+    """A generated graph as ``graph-emb`` reads it, an .npz."""
+    src, dst = graph.edges[EDGE_TYPE]
+    order = np.argsort(src, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=graph.num_nodes[NODE_TYPE]))])
+    np.savez(file, indptr=indptr, indices=dst[order].astype(np.int32), directed=False)
 
 
 def _undirected(src: np.ndarray, dst: np.ndarray, num_nodes: int, rng: np.random.Generator, name: str) -> HeteroGraph:

@@ -3,13 +3,15 @@
     python benchmarks/multilevel.py --dataset ogbn-arxiv --levels none true --walks 3 10 --seeds 0 1 2
     python benchmarks/multilevel.py --dataset web_notredame --hold-out 0.1 --levels none true --gosh 100
     python benchmarks/multilevel.py --model complex --dataset codex_s --levels none true --epochs 2 5
+    python benchmarks/multilevel.py --generated hyperbolic --nodes 5000000 --hold-out 0.01 --walks 1 10
 
 Each line is a run of its own, its evaluation untimed: the levels that it begins with, walks a node, the first rate of
 the graph's own walks, seconds of the start (partition and coarse training) and of these walks, seconds of the
 processor of both (of all threads: what counts on a loaded machine), and micro-F1 at 50 % of the labels, accuracy on the
 data set's test nodes, ROC-AUC of held-out edges, or MRR of test triples. ``--gosh`` adds lines of GOSH's way with as
 many epochs (``benchmarks/gosh.py``), judged as the others are. ``--share`` and ``--rates`` try others than the
-defaults. Kernels are compiled before the clock starts.
+defaults. ``--generated`` takes a graph of ten edges a node in place of a data set. Kernels are compiled before the
+clock starts.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -25,6 +28,7 @@ from typing import Any
 
 import numba
 from gosh import embed
+from graphs import hyperbolic, planted, write
 
 import graph_emb as ge
 from graph_emb.config import config_from
@@ -44,6 +48,7 @@ def levels_from(text: str) -> Any:
 
 NAMES = ("test accuracy", "micro-F1 at 50%", "test auc", "test mrr")
 """Of the scores that a run is told by, the first that it has."""
+GENERATED = {"planted": lambda nodes: planted(nodes, 10 * nodes), "hyperbolic": hyperbolic}
 
 
 def score_of(findings: Sequence[Finding]) -> float:
@@ -105,6 +110,8 @@ def main() -> None:
     parser.add_argument("--root", default="../shared/data")
     parser.add_argument("--model", default="deepwalk")
     parser.add_argument("--dataset", default="blogcatalog")
+    parser.add_argument("--generated", choices=GENERATED)
+    parser.add_argument("--nodes", type=int, default=5_000_000, help="of the generated graph")
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the edges to judge by")
     parser.add_argument("--levels", nargs="+", type=levels_from, default=[False, True])
     parser.add_argument("--walks", nargs="+", type=int, default=[10])
@@ -120,6 +127,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="lines are added to this file")
     args = parser.parse_args()
     multilevel.SHARE = args.share
+    with tempfile.TemporaryDirectory() as folder:
+        if args.generated:
+            args.dataset = str(Path(folder, f"{args.generated}.npz"))
+            write(Path(args.dataset), GENERATED[args.generated](args.nodes))
+        measure(args)
+
+
+def measure(args: argparse.Namespace) -> None:
+    """A line for each combination."""
     ring = Graph.from_edges(range(200), [*range(1, 200), 0])
     ge.pipeline("deepwalk", ring, num_walks=1, threads=args.threads, evaluate=False, **{"model.multilevel": True})
     numba.set_num_threads(args.threads)
@@ -132,7 +148,7 @@ def main() -> None:
     runs += [partial(gosh_of, args, *own) for own in itertools.product(args.gosh, args.seeds)]
     for run in runs:
         found = run()
-        how = f"{args.dataset} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
+        how = f"{Path(args.dataset).stem} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
         print(
             f"{how} lr {found['lr']:.4f} seed {found['seed']}: {found['start_seconds']:5.1f} + "
             f"{found['seconds']:5.1f} s, processor {found['processor_seconds']:5.1f} s  {found['score']:.2f}",

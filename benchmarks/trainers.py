@@ -27,7 +27,6 @@ import hosts_grid
 import numpy as np
 from tabulate import tabulate
 
-from graph_emb.graph.typed import EDGE_TYPE
 from graph_emb.run.cost import Link
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -79,14 +78,6 @@ def _exchange(train: dict[str, float]) -> str:
     return ", ".join(told)
 
 
-def write_planted(file: Path, num_nodes: int, num_edges: int) -> None:
-    """A degree-corrected block model as ``train`` reads it, ``num_edges`` undirected edges before duplicates go."""
-    src, dst = generated.planted(num_nodes, num_edges).edges[EDGE_TYPE]
-    order = np.argsort(src, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=num_nodes))])
-    np.savez(file, indptr=indptr, indices=dst[order].astype(np.int32), directed=False)
-
-
 def measure(case: str, modes: list[str], args: argparse.Namespace, folder: Path) -> list[list[object]]:
     """A row of the table for each mode."""
     words = [*CASES[case].format(planted=folder / "planted.npz").split(), "--root", str(Path(args.root).resolve())]
@@ -121,7 +112,7 @@ def main() -> None:
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
         if "planted" in args.cases:
-            write_planted(Path(name, "planted.npz"), args.nodes, args.edges)
+            generated.write(Path(name, "planted.npz"), generated.planted(args.nodes, args.edges))
         for case in args.cases:
             rows += measure(case, args.modes, args, Path(name))
     headers = ["case", "mode", "link", "one, a second", f"{args.trainers}, a second", "gain"]
