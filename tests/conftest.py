@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 # Before OpenMP and OpenBLAS are loaded: their idle threads otherwise spin for 5 and 25 milliseconds after each loop
-# and product that they shared, while those of other workers wait for a core. OpenMP's sleep at once: with 10,000 looks
-# before, tests of graph networks take three times as long where workers share the cores.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# and product that they shared, while those of other workers wait for a core. With 10,000 looks before they sleep, tests
+# of graph networks take three times as long beside busy processes; with none, four times as long where cores are free.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 from graph_emb.transport.runtime import init, shutdown
