@@ -148,7 +148,8 @@ def measure(args: argparse.Namespace) -> None:
     runs += [partial(gosh_of, args, *own) for own in itertools.product(args.gosh, args.seeds)]
     for run in runs:
         found = run()
-        how = f"{Path(args.dataset).stem} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
+        name = args.generated or args.dataset
+        how = f"{name} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
         print(
             f"{how} lr {found['lr']:.4f} seed {found['seed']}: {found['start_seconds']:5.1f} + "
             f"{found['seconds']:5.1f} s, processor {found['processor_seconds']:5.1f} s  {found['score']:.2f}",
@@ -156,7 +157,7 @@ def measure(args: argparse.Namespace) -> None:
         )
         if args.json is not None:
             with args.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"dataset": args.dataset, "model": args.model, **found}) + "\n")
+                file.write(json.dumps({"dataset": name, "model": args.model, **found}) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 
 # Before OpenMP and OpenBLAS are loaded: their idle threads otherwise spin for 5 and 25 milliseconds after each loop
 # and product that they shared, while those of other workers wait for a core. With 10,000 looks before they sleep, tests
-# of graph networks take three times as long beside busy processes; with none, four times as long where cores are free.
+# of graph networks take three times as long beside busy processes; with none, an epoch four times where cores are free.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
