@@ -239,7 +239,7 @@ class CheckpointSection(Settings):
 
     every: str | None = Field(default=None, description="steps (500) or a time (90s, 10m, 2h); null: never")
     keep_last: Count = Field(default=2, ge=1, le=1_000_000, description="complete checkpoints that stay")
-    background: bool = Field(default=False, description="train on while one is written; copies rows (of files: on disk)")
+    background: bool = Field(default=False, description="train on while one is written; copies rows, of files on disk")
 
     @model_validator(mode="after")
     def _counts_only_where_something_is_saved(self) -> CheckpointSection:
