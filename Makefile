@@ -2,9 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements/tested.txt
-# By all cores, where pip takes one; without the packages' own tests. A file that is no Python is no error.
-COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
+INSTALL := $(BIN)/python requirements/install.py
+PINNED := $(INSTALL) --constraint requirements/tested.txt
+# By all cores; without what nobody imports, a quarter. A file that is no Python is no error.
+RARE := /(tests?|testing|debugpy|fontTools|mypyc?|onnx|_inductor|setuptools|sqlalchemy|werkzeug)/
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(RARE)' $(VENV)/lib || true
 # DGL's other version, beside the environment's own, for the tests of both.
 OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
@@ -23,23 +25,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: setup.py requirements/tested.txt | $(BIN)/python
-	$(PIP) --editable .
+	$(PINNED) --editable .
 	$(COMPILE)
 	touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.core
-	$(PIP) --editable .[$*]
+	$(PINNED) --editable .[$*]
 	$(COMPILE)
 	touch $@
 
-# What `make lint` and `make test` need, by one call of pip: three take a quarter of a minute more.
+# What `make lint` and `make test` need, at once.
 $(VENV)/.all: setup.py requirements/tested.txt | $(BIN)/python
-	$(PIP) --editable .[lint,test]
+	$(PINNED) --editable .[lint,test]
 	$(COMPILE)
 	touch $(VENV)/.core $(VENV)/.lint $(VENV)/.test $@
 
 $(OTHER_DGL)/.done: $(VENV)/.core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(OTHER_DGL) dgl==2.1.0
+	$(INSTALL) --no-deps --upgrade --target $(OTHER_DGL) dgl==2.1.0
 	touch $@
 
 demo: $(VENV)/.core

@@ -1,11 +1,17 @@
-"""The Makefile names files that are there: a test file that moved made one of its targets fail."""
+"""The Makefile names files that are there: a test file that moved made one of its targets fail.
+
+And what it installs by uv is what pip would install.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from requirements import install
 from tests.conftest import CHECKOUT, LONGEST
 
 
@@ -23,3 +29,51 @@ def test_a_target_runs_files_that_exist(target: str) -> None:
 
 def test_the_files_that_begin_first_exist() -> None:
     assert [name for name in LONGEST if not (CHECKOUT / "tests" / f"{name}.py").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        ("", []),
+        (":env:.disable-pip-version-check='1'\nglobal.timeout='60'", []),
+        ("global.index-url='https://one/simple'", ["--default-index", "https://one/simple"]),
+        ("global.index-url='https://one'\n:env:.index-url='https://other'", ["--default-index", "https://other"]),
+        (":env:.index-url='https://one'\ninstall.index-url='https://other'", ["--default-index", "https://one"]),
+        (
+            r"global.extra-index-url='file:///a/simple\nfile:///b'",
+            ["--index", "file:///a/simple", "--index", "file:///b"],
+        ),
+        (":env:.no_index='1'\n:env:.find-links='/a /b'", ["--no-index", "--find-links", "/a", "--find-links", "/b"]),
+        (":env:.no-index='0'", []),
+        ("global.constraint='/etc/pins.txt'\nwheel.no-binary=':all:'", ["--constraint", "/etc/pins.txt"]),
+        ("global.trusted-host='one'", None),
+        (":env:.no-binary=':all:'", None),
+    ],
+)
+def test_uv_is_told_what_pip_is_told_and_pip_does_what_uv_cannot_be_told(listed: str, words: list[str] | None) -> None:
+    found = install.uv_words(install.configured(listed))
+    assert (None if found is None else sorted(found[2:])) == (None if words is None else sorted(words))
+
+
+@pytest.mark.parametrize("fails", ["", "install --quiet uv==", "uv pip install"])
+def test_where_uv_fails_pip_installs(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done.append(" ".join(words[2:]))
+        return subprocess.CompletedProcess(words, int(bool(fails) and fails in done[-1]), stdout="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert install.main(["--no-deps", "a==1"]) == 0
+    assert done[-1].endswith(" --no-deps a==1")
+    assert done[-1].startswith("pip --disable" if fails else "uv pip install")
+
+
+def test_an_installation_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the exit status, of which make stops."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    words = ["--target", str(tmp_path), "no-such-package-of-ours==1"]
+    done = subprocess.run([sys.executable, install.__file__, *words], capture_output=True, text=True, timeout=200)
+    assert done.returncode != 0
+    assert "no-such-package-of-ours==1" in done.stderr
+    assert not [*tmp_path.glob("[!.]*")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -197,15 +198,16 @@ def _as_section(key: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _known_paths(section: type[BaseModel], prefix: str = "") -> set[str]:
+@cache
+def _known_paths(section: type[BaseModel], prefix: str = "") -> frozenset[str]:
     """Dotted paths of all fields, the sections themselves included; those of every model."""
     paths: set[str] = set()
     for name, field in section.model_fields.items():
         paths.add(prefix + name)
         for choice in _sections_in(field.annotation):
             known = paths_of(choice).values() if issubclass(choice, ModelSettings) else None
-            paths |= _known_paths(choice, f"{prefix}{name}.") if known is None else set(known)
-    return paths
+            paths.update(_known_paths(choice, f"{prefix}{name}.") if known is None else known)
+    return frozenset(paths)
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
@@ -244,14 +246,14 @@ def _no_such_field(path: str, value: Any, chosen: str | None) -> str:
     return str(_unknown_key(path, value, _paths_with(chosen)))
 
 
-def _paths_with(model: str | None) -> set[str]:
+def _paths_with(model: str | None) -> frozenset[str]:
     """Dotted paths of the fields that mean something to a model; of an unknown one those of all."""
     known = _known_paths(RunConfig)
     if model not in MODELS:
         return known
     of_models = {path for settings in MODELS.values() for path in paths_of(settings).values()}
     own = {*paths_of(MODELS[model]).values()}
-    return {path for path in known - (of_models - own) if path not in MODELS[model].without}
+    return frozenset(path for path in known - (of_models - own) if path not in MODELS[model].without)
 
 
 def _unknown_key(key: str, value: Any, known: Collection[str]) -> ConfigError:

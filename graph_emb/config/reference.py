@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import cleandoc
 from textwrap import wrap
 from types import NoneType
@@ -90,7 +91,7 @@ def _preset_line(name: str, sections: Mapping[str, Any]) -> str:
     return f"`--preset {name}` is `{' '.join(words).replace('True', 'true')}`."
 
 
-def _table(settings: list[Setting]) -> str:
+def _table(settings: Sequence[Setting]) -> str:
     rows = [
         f"| `{own.path}` | {f'`{own.default}`' if own.default != NO_DEFAULT else own.default} | "
         f"{own.allowed.replace('|', ' or ')} | {own.description} |"
@@ -99,9 +100,10 @@ def _table(settings: list[Setting]) -> str:
     return "\n".join(["| setting | default | allowed | |", "|---|---|---|---|", *rows])
 
 
-def _of_runs() -> list[Setting]:
+@cache
+def _of_runs() -> tuple[Setting, ...]:
     """The run's own sections, in their order."""
-    return [*_walk(RunConfig, "")]
+    return (*_walk(RunConfig, ""),)
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[Setting]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -243,11 +245,12 @@ class MultilevelStart(Settings):
         return self
 
 
-def paths_of(settings: type[ModelSettings]) -> dict[str, str]:
+@cache
+def paths_of(settings: type[ModelSettings]) -> Mapping[str, str]:
     """Where a run's configuration says each field of a model that it can set: ``{"lr": "train.lr", ...}``."""
     found = {}
     for name, field in settings.model_fields.items():
         if name not in settings.hidden:
             path = next((mark.path for mark in field.metadata if isinstance(mark, At)), None)
             found[name] = f"model.{name}" if path is None else path
-    return found
+    return MappingProxyType(found)

@@ -23,7 +23,8 @@ def test_the_help_lists_each_setting_that_a_model_takes_and_no_other(model: str)
     listed = {setting.path for setting in settings_of(model)}
     fields = set(fields_of(config_from({"model": model, "dataset": "graph.csv"})))
     assert {path for path in listed if path.count(".") < 2} == fields - {*MODELS[model].without} - {"model.name"}
-    assert all(f"  {path}=" in help_of(model) for path in listed)
+    told = help_of(model)
+    assert all(f"  {path}=" in told for path in listed)
 
 
 def test_defaults_limits_and_choices_are_those_of_the_fields() -> None:

@@ -19,7 +19,7 @@ from graph_emb.core.errors import GraphEmbError
 from graph_emb.core import storage as module
 from tests.partition.made_graphs import heterogeneous, random_parts
 
-place, overwrite, stride = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite", int(sys.argv[3])
+place, overwrite = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite"
 graph = heterogeneous()
 old, new = (random_parts(graph, parts) for parts in (2, 3))
 steps = 0
@@ -90,29 +90,24 @@ while True:
     taken = {name: judgement for name, judgement in judgements.items() if judgement}
     found["accepted"] += [[name, *what] for name, what in taken.items()]
     found["out"].append("out" in taken)
-    last += stride
+    last += 1
 build(new, overwrite=(place / "out").exists())
 found["left"] = [folder.name for folder in place.iterdir()]
 print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(("mode", "stride"), [("fresh", 31), ("overwrite", 29)])
-def test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path: Path, mode: str, stride: int) -> None:
-    words = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path / "place"), mode, str(stride)]
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fresh", "overwrite"])
+def test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path: Path, mode: str) -> None:
+    words = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path / "place"), mode]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["killed"] >= 10
+    assert found["killed"] >= 250
     assert all(whole for _, whole, _ in found["accepted"])  # whole and true to the graph, wherever it lies
     assert found["left"] == ["out"]
     if mode == "overwrite":
         assert all(found["out"])  # at every moment the old partition or the new one
     else:
         assert not any(found["out"][:-2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fresh", "overwrite"])
-def test_no_step_at_all(tmp_path: Path, mode: str) -> None:
-    test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path, mode, 1)

@@ -183,6 +183,7 @@ def test_local_negatives_train_other_rows(ranks: Ranks, triples: Path, parts: Pa
     assert not np.allclose(*found)
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_the_command_takes_a_partition(edges: Path, parts: Path, tmp_path: Path, capfd: Any) -> None:
     words = ["train", "deepwalk", "--dataset", str(edges), "--out", str(tmp_path / "run"), "--dim", "8", "--no-eval"]
     assert main([*words, "--partition", str(parts)]) == 2

@@ -215,6 +215,7 @@ def test_an_option_without_effect_is_refused(model: str, options: dict[str, Any]
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 def test_nothing_travels_from_one_machine(root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["train", "deepwalk", "--dataset", "ogbl-ddi", "--root", str(root), "--rule", "adam", "--threads", "1"]
     words += ["--mode", "kvstore", "--no-eval", "--out", str(tmp_path / "run")]

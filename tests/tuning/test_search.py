@@ -182,6 +182,7 @@ search.tune("deepwalk", planted(), out=sys.argv[1], trials=5, resume=True, **WAL
 """
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_killed_search_ends_with_the_trials_of_a_whole_one(tmp_path: Path) -> None:
     whole = tune("deepwalk", planted(), out=tmp_path / "whole", trials=5, **WALKS)
     words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), "2"]
