@@ -175,7 +175,7 @@ def systems(rule: str, args: argparse.Namespace, home: DGLStandalone | None) -> 
     return made
 
 
-@njit(parallel=True, fastmath=True, nogil=True)
+@njit(parallel=True, nogil=True)
 def _add_rows(weight: Any, one: Any, two: Any, num_states: int, rows: Any, grads: Any, parts: int) -> None:
     """Add gradients, (R, D), to distinct ascending rows of a weight and of up to two states."""
     ahead = ASKED // ((2 + num_states) * 4 * weight.shape[1])

@@ -40,3 +40,4 @@ registry.cpu_target.typing_context.refresh()  # numba fills them before its firs
 registry.cpu_target.target_context.refresh()
 gc.collect()
 gc.freeze()  # else every process would look through, and so copy, all that it shares
+gc.set_threshold(10_000, 10, 50)  # by Python's own, 700 and 10, a tenth of the time goes to looking for garbage
