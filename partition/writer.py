@@ -29,7 +29,7 @@ from partition.manifest import FORMS, NAME, FileSet
 from partition.relabel import RESERVED_DATA, PartArrays, PartBuilder, Ranges, Relabelled, inverse, type_name
 from partition.streaming.shared_stages import FileArray
 
-PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
+PARQUET_ROWS, FLAGS_AT_ONCE = 1 << 18, 1 << 20
 ID_MAPS = "id_maps"
 HELD_OUT = "held_out.dgl"
 Columns = dict[str, Column]
@@ -283,10 +283,19 @@ def write_id_parquet(stream: Any, order: Positions, sizes: np.ndarray, original_
             rows = np.arange(start, min(start + PARQUET_ROWS, len(order)))
             positions = order[start : start + PARQUET_ROWS]
             values = positions if original_ids is None else original_ids[positions]
-            columns = [rows, np.searchsorted(ends, rows, side="right").astype(np.int32), positions.astype(np.int64)]
-            arrays = [pa.array(column) for column in columns]
-            arrays.append(pa.array(values.tolist() if values.dtype.kind in "USO" else values, original))
+            columns = [rows, np.searchsorted(ends, rows, side="right"), positions, values]
+            arrays = [_arrow_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _arrow_array(values: np.ndarray, kind: Any) -> Any:
+    """Strings, or integers by their memory: ``pyarrow.array`` of numpy's arrays imports pandas."""
+    import pyarrow as pa
+
+    if pa.types.is_string(kind):
+        return pa.array(values.tolist(), kind)
+    numbers = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 @contextmanager

@@ -37,6 +37,9 @@ RUNTIME_BYTES = 230 * MIB
 """Python with numpy, numba and pyarrow and their compiled loops; measured 200 MiB, and what allocators keep."""
 MULTILEVEL_BYTES = 176 * MIB
 """What the loops of multilevel take above that the first time, when they are compiled: measured 150 MiB."""
+GROWTH_BYTES, MULTILEVEL_GROWTH_BYTES = 80 * MIB, 216 * MIB
+"""What a process takes for libraries and loops after its imports, whatever these take: measured 80 and 215 MiB, where
+loops compile. The kernel may map libraries' files in longer pieces: 50 MiB more of those of a new environment."""
 NODE_BYTES = 80
 """Of all arrays with a value for each node that one step holds at the same time, at most."""
 ROW_BYTES = 96
@@ -70,8 +73,9 @@ class Budget:
         Args:
             multilevel: Leave room for its compiled loops.
         """
-        runtime = max(RUNTIME_BYTES, psutil.Process().memory_info().rss + 32 * MIB)
-        budget = cls(memory_bytes(memory), runtime + (MULTILEVEL_BYTES if multilevel else 0))
+        usual = RUNTIME_BYTES + (MULTILEVEL_BYTES if multilevel else 0)
+        grown = psutil.Process().memory_info().rss + (MULTILEVEL_GROWTH_BYTES if multilevel else GROWTH_BYTES)
+        budget = cls(memory_bytes(memory), max(usual, grown))
         if budget.most_nodes < 1:
             least = budget.runtime + LEAST_WORK_BYTES + NODE_BYTES
             raise ConfigError(
@@ -253,7 +257,12 @@ class EdgeSource:
         return {"files": stats, "options": str(self.options)}
 
     def blocks(self, index: int, num_rows: int, num_bytes: int) -> Iterator[EdgeBlock]:
-        """The edges of one slice in order; each block at most ``num_rows``, or ``num_bytes`` of text."""
+        """The edges of one slice in order; each block at most ``num_rows``, or ``num_bytes`` of text.
+
+        After it Arrow gives back the memory that it keeps for later, which no budget counts: 50 MiB were measured.
+        """
+        import pyarrow
+
         for unit in self.slices[index]:
             file, options = unit.file, self.options
             if unit.group < 0:
@@ -266,6 +275,8 @@ class EdgeSource:
                     raise ConfigError(f"{unit.file}: its ids are names; memory= takes integers, so build without it")
                 if len(block.src):
                     yield block
+            del blocks
+        pyarrow.default_memory_pool().release_unused()
 
 
 def _units(file: Path) -> Iterator[Unit]:
