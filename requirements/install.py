@@ -15,20 +15,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PINS = Path(__file__).parent / "tested.txt"
-OPTIONS = {
-    "index-url": "--default-index",
-    "extra-index-url": "--index",
-    "find-links": "--find-links",
-    "constraint": "--constraint",
+VARIABLES = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "no-index": ("UV_NO_INDEX", " "),
+    "cert": ("SSL_CERT_FILE", " "),
 }
-"""pip's settings whose values, with spaces between them, are those of an option of uv."""
-SWITCHES = {"no-index": "--no-index"}
+"""pip's settings that are variables of uv, and what stands between several values. They may hold passwords, which a
+command line would show to others."""
 WITHOUT_EFFECT = {
-    "cert", "default-timeout", "timeout", "retries", "quiet", "verbose", "no-color", "no-input", "progress-bar",
+    "default-timeout", "timeout", "retries", "quiet", "verbose", "no-color", "no-input", "progress-bar",
     "disable-pip-version-check", "root-user-action", "no-warn-script-location", "cache-dir", "no-cache-dir",
     "break-system-packages", "require-virtualenv",
 }  # fmt: skip
-"""Settings that do not change what is installed; the certificate goes by SSL_CERT_FILE."""
+"""Settings that do not change what is installed."""
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
@@ -44,30 +45,32 @@ def configured(listed: str) -> dict[str, str]:
     return {key: value for place in places for key, value in found[place].items()}
 
 
-def uv_words(settings: Mapping[str, str]) -> list[str] | None:
-    """Options that tell uv what pip is told; None where there is no option for it."""
-    words = ["--index-strategy", "unsafe-best-match"]  # the best version of all indexes, as pip
+def told(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]] | None:
+    """Words and variables that tell uv what pip is told; None where it cannot be told."""
+    words, variables = [], {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # the best version of all indexes, as pip
     for key, value in settings.items():
-        if key in OPTIONS:
-            words += [word for one in value.replace("\\n", " ").split() for word in (OPTIONS[key], one)]
-        elif key in SWITCHES and value.lower() in ("1", "true", "yes", "on"):
-            words.append(SWITCHES[key])
-        elif key not in WITHOUT_EFFECT and key not in SWITCHES:
+        several = value.replace("\\n", " ").split()
+        if key == "constraint":  # a variable would give way to the words that a caller adds
+            words += [word for one in several for word in ("--constraint", one)]
+        elif key in VARIABLES:
+            name, between = VARIABLES[key]
+            variables[name] = between.join(several)
+        elif key not in WITHOUT_EFFECT:
             return None
-    return words
+    return words, variables
 
 
 def by_uv(words: Sequence[str]) -> bool:
     """Whether uv has installed what the words name."""
     listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=False)
-    settings = configured(listed.stdout)
-    options = uv_words(settings)
+    found = told(configured(listed.stdout))
     pin = next(line for line in PINS.read_text().splitlines() if line.startswith("uv=="))
-    if options is None or subprocess.run([*PIP, "install", "--quiet", pin], capture_output=True).returncode:
+    if found is None or subprocess.run([*PIP, "install", "--quiet", pin], capture_output=True).returncode:
         return False
-    environment = {**os.environ, **({"SSL_CERT_FILE": settings["cert"]} if "cert" in settings else {})}
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-    return not subprocess.run([*command, *options, *words], env=environment, capture_output=True).returncode
+    return not subprocess.run(
+        [*command, *found[0], *words], env={**os.environ, **found[1]}, capture_output=True
+    ).returncode
 
 
 def main(words: Sequence[str]) -> int:

@@ -46,27 +46,30 @@ def test_the_files_that_begin_first_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "words"),
+    ("listed", "words", "variables"),
     [
-        ("", []),
-        (":env:.disable-pip-version-check='1'\nglobal.timeout='60'", []),
-        ("global.index-url='https://one/simple'", ["--default-index", "https://one/simple"]),
-        ("global.index-url='https://one'\n:env:.index-url='https://other'", ["--default-index", "https://other"]),
-        (":env:.index-url='https://one'\ninstall.index-url='https://other'", ["--default-index", "https://one"]),
-        (
-            r"global.extra-index-url='file:///a/simple\nfile:///b'",
-            ["--index", "file:///a/simple", "--index", "file:///b"],
-        ),
-        (":env:.no_index='1'\n:env:.find-links='/a /b'", ["--no-index", "--find-links", "/a", "--find-links", "/b"]),
-        (":env:.no-index='0'", []),
-        ("global.constraint='/etc/pins.txt'\nwheel.no-binary=':all:'", ["--constraint", "/etc/pins.txt"]),
-        ("global.trusted-host='one'", None),
-        (":env:.no-binary=':all:'", None),
+        ("", [], {}),
+        (":env:.disable-pip-version-check='1'\nglobal.timeout='60'", [], {}),
+        ("global.index-url='https://one/simple'", [], {"UV_DEFAULT_INDEX": "https://one/simple"}),
+        ("global.index-url='https://one'\n:env:.index-url='https://two'", [], {"UV_DEFAULT_INDEX": "https://two"}),
+        (":env:.index-url='https://one'\ninstall.index-url='https://two'", [], {"UV_DEFAULT_INDEX": "https://one"}),
+        (r"global.extra-index-url='file:///a/simple\nfile:///b'", [], {"UV_INDEX": "file:///a/simple file:///b"}),
+        (":env:.no_index='1'\n:env:.find-links='/a /b'", [], {"UV_NO_INDEX": "1", "UV_FIND_LINKS": "/a,/b"}),
+        ("global.cert='/etc/own.pem'", [], {"SSL_CERT_FILE": "/etc/own.pem"}),
+        ("global.constraint='/a.txt /b.txt'\nwheel.no-binary=':all:'", ["/a.txt", "/b.txt"], {}),
+        ("global.trusted-host='one'", None, {}),
+        (":env:.no-binary=':all:'", None, {}),
     ],
 )
-def test_uv_is_told_what_pip_is_told_and_pip_does_what_uv_cannot_be_told(listed: str, words: list[str] | None) -> None:
-    found = install.uv_words(install.configured(listed))
-    assert (None if found is None else sorted(found[2:])) == (None if words is None else sorted(words))
+def test_uv_is_told_what_pip_is_told_and_pip_does_what_uv_cannot_be_told(
+    listed: str, words: list[str] | None, variables: dict[str, str]
+) -> None:
+    found = install.told(install.configured(listed))
+    if words is None:
+        assert found is None
+    else:
+        constraints = [word for file in words for word in ("--constraint", file)]
+        assert found == (constraints, {"UV_INDEX_STRATEGY": "unsafe-best-match", **variables})
 
 
 @pytest.mark.parametrize("fails", ["", "install --quiet uv==", "uv pip install"])
