@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
-from graph_emb.sampling.stored_triples import StoredTriples
+from graph_emb.sampling.stored_triples import StoredTriples, triples_of
 
 
 class BucketAnswers:
@@ -52,7 +52,7 @@ class BucketAnswers:
     def _of(self, bucket: tuple[int, int]) -> dict[int, KnownAnswers]:
         """By side the answers of a bucket of (head's part, tail's part)."""
         if bucket not in self._held:
-            _, triples = self._triples.of(bucket[0] * self._num_parts + bucket[1])
+            triples = triples_of(self._triples.of(bucket[0] * self._num_parts + bucket[1])[1])
             sides = {side: KnownAnswers.of(triples, side, self._num_relations) for side in (HEAD, TAIL)}
             self._held[bucket] = sides
         return self._held[bucket]

@@ -157,7 +157,7 @@ class TriplesByBucket(Protocol):
     sizes: np.ndarray
 
     def of(self, bucket: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numbers of a bucket's triples in the graph, rising, (n,), and the triples, (n, 3), where they are not
+        """Numbers of a bucket's triples in the graph, rising, (n,), and their records, (n,), where they are not
         those of an array with these numbers."""
 
 
@@ -196,7 +196,7 @@ class HeldTriples:
 class BucketOrder:
     """The triples of a graph in the order of a schedule: state by state, shuffled in each.
 
-    It holds the triples of a state in their order, or their numbers.
+    It holds the records of a state's triples in their order, or their numbers.
 
     Args:
         schedule: Of the entities' parts.
@@ -224,28 +224,28 @@ class BucketOrder:
         return self._now
 
     def places(self, epoch: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64, and the triples,
-        (high - low, 3), where ``TriplesByBucket`` gives them.
+        """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64, and their records,
+        (high - low,), where ``TriplesByBucket`` gives them.
         """
         self._epoch(epoch)
         first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
-        numbers, triples = [], []
+        numbers, given = [], []
         for state in range(first, last + 1):
             begin = int(self._ends[state - 1]) if state else 0
-            own, rows = self._of_state(state)
+            own, records = self._of_state(state)
             here = slice(max(0, low - begin), high - begin)
             numbers.append(own[here])
-            if rows is not None:
-                triples.append(rows[here])
-        return np.concatenate(numbers), np.concatenate(triples) if triples else None
+            if records is not None:
+                given.append(records[here])
+        return np.concatenate(numbers), np.concatenate(given) if given else None
 
     def _of_state(self, state: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numbers of the triples of a state of the epoch, shuffled, and the triples."""
+        """Numbers of the triples of a state of the epoch, shuffled, and their records."""
         if self._state != state:
             self._shuffled = np.empty(0, np.int64), None  # before the next ones are there
             runs = [self._triples.of(bucket) for bucket in np.flatnonzero(self._now.state.ravel() == state).tolist()]
             numbers = np.concatenate([np.empty(0, np.int64), *(own for own, _ in runs)])
-            given = [rows for _, rows in runs if rows is not None]
+            given = [records for _, records in runs if records is not None]
             del runs
             order = np.random.default_rng((self._seed, self._number, state, 2)).permutation(len(numbers))
             self._shuffled = numbers[order], np.concatenate(given)[order] if given else None

@@ -5,10 +5,11 @@ Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C trip
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from graph_emb.graph.partition_book import Part, PartitionBook
 from graph_emb.graph.triples import KnowledgeGraph, pieces_of
 from graph_emb.sampling.negatives import NegativeSampler, UniformSampler
 
+OccurrencesOf = Callable[[int, int], np.ndarray]
+"""Of the entities at rows [low, high) of a table in how many triples each stands, (high - low,)."""
 HEAD, TAIL = 0, 1
 """The missing side of a query: the column 0 (HEAD) or 2 (TAIL) of (h, r, t)."""
 
@@ -175,9 +178,13 @@ class EntityParts:
         """Of rows (B,), int64."""
         return rows.astype(np.int64) if self._order is None else self._order[rows]
 
+    def row(self, entities: np.ndarray) -> np.ndarray:
+        """Of each entity (B,)."""
+        return entities if self.rows is None else self.rows[entities]
+
     def owner(self, entities: np.ndarray) -> np.ndarray:
         """The part of each entity (B,)."""
-        return np.searchsorted(self.bounds, entities if self.rows is None else self.rows[entities], side="right") - 1
+        return np.searchsorted(self.bounds, self.row(entities), side="right") - 1
 
     @classmethod
     def of(cls, book: PartitionBook, rows: np.ndarray | None) -> EntityParts | None:
@@ -210,7 +217,8 @@ class ChunkNegatives:
         parts: Draw for a chunk among the entities of the part that owns the head of its middle triple, or among those
             of the parts that ``candidates`` is told; None: all.
         occurrences: Of each entity in the training triples, shape (E,), where the graph does not hold these: then
-            ``candidates`` draws, and the caller finds out which ones make a triple true. None: of the graph's.
+            ``candidates`` draws, and the caller finds out which ones make a triple true. None: of the graph's. Or a
+            function that gives those of rows [low, high), which is asked for the parts that draws need.
     Attributes:
         types: The type of each entity, shape (E,); None: they have none.
     Raises:
@@ -227,7 +235,7 @@ class ChunkNegatives:
         filtered: bool = True,
         seed: int = 0,
         parts: EntityParts | None = None,
-        occurrences: np.ndarray | None = None,
+        occurrences: np.ndarray | OccurrencesOf | None = None,
     ) -> None:
         self._parts = parts
         self._known: dict[int, KnownAnswers] = {}
@@ -282,11 +290,13 @@ class ChunkNegatives:
     def _among(self, chunks: np.ndarray, epoch: int, among: np.ndarray) -> np.ndarray:
         """Negatives of parts, which take turns: (K, N)."""
         assert self._parts is not None
-        turns = -(-self._num // among.shape[1])
-        found = np.empty((len(chunks), turns, among.shape[1]), np.int64)
-        for part in np.unique(among):
+        turns, chosen = -(-self._num // among.shape[1]), np.unique(among).tolist()
+        found, samplers = np.empty((len(chunks), turns, among.shape[1]), np.int64), self._samplers
+        if isinstance(samplers, _PartSamplers):
+            samplers.keep(chosen)
+        for part in chosen:
             chunk, place = np.nonzero(among == part)
-            drawn = self._samplers[part].sample_for(chunks[chunk], turns, epoch=epoch)
+            drawn = samplers[part].sample_for(chunks[chunk], turns, epoch=epoch)
             found[chunk, :, place] = self._parts.entities(drawn)
         return found.reshape(len(chunks), turns * among.shape[1])[:, : self._num]
 
@@ -307,17 +317,23 @@ class ChunkNegatives:
 
 
 def _samplers(
-    graph: KnowledgeGraph, occurrences: np.ndarray | None, power: float, seed: int, parts: EntityParts | None
-) -> tuple[list[NegativeSampler], np.ndarray | None]:
+    graph: KnowledgeGraph,
+    occurrences: np.ndarray | OccurrencesOf | None,
+    power: float,
+    seed: int,
+    parts: EntityParts | None,
+) -> tuple[Sequence[NegativeSampler], np.ndarray | None]:
     """A sampler for each part or type, and the type of each entity, (E,); one and None where there are none."""
     if parts is not None and graph.entity_types is not None:
         raise ConfigError(
             f"parallel.negatives = 'local': the negatives of {graph.name} follow the types of its entities; take global"
         )
     if parts is not None:
-        if occurrences is not None:
-            occurrences = occurrences[parts.entities(np.arange(graph.num_entities))]
-        return _of_ranges(occurrences, parts.bounds.tolist(), power, seed), None
+        if not (occurrences is None or isinstance(occurrences, np.ndarray)):
+            return _PartSamplers(occurrences, parts.bounds, power, seed), None
+        by_row = None if occurrences is None else occurrences[parts.entities(np.arange(graph.num_entities))]
+        return _of_ranges(by_row, parts.bounds.tolist(), power, seed), None
+    assert occurrences is None or isinstance(occurrences, np.ndarray)
     if graph.entity_types is None:
         return _of_ranges(occurrences, [0, graph.num_entities], power, seed), None
     starts = sorted({low for low in graph.entity_types.values() if low < graph.num_entities})  # some may be empty
@@ -331,8 +347,35 @@ def _of_ranges(occurrences: np.ndarray | None, bounds: list[int], power: float, 
     samplers: list[NegativeSampler] = []
     for low, high in pairwise(bounds):
         low, high = (low, high) if low < high else (0, bounds[-1])
-        if power > 0 and occurrences is not None and occurrences[low:high].any():
-            samplers.append(NegativeSampler(occurrences[low:high], power, seed=seed, low=low))
-        else:  # no triple needs a range without occurrences
-            samplers.append(UniformSampler(high - low, seed=seed, low=low))
+        own = None if occurrences is None else occurrences[low:high]
+        samplers.append(_of_range(own, low, high, power, seed))
     return samplers
+
+
+def _of_range(occurrences: np.ndarray | None, low: int, high: int, power: float, seed: int) -> NegativeSampler:
+    if power > 0 and occurrences is not None and occurrences.any():
+        return NegativeSampler(occurrences, power, seed=seed, low=low)
+    return UniformSampler(high - low, seed=seed, low=low)  # no triple needs a range without occurrences
+
+
+class _PartSamplers(Sequence[NegativeSampler]):
+    """Samplers of parts, made when they are first asked for."""
+
+    def __init__(self, occurrences: OccurrencesOf, bounds: np.ndarray, power: float, seed: int) -> None:
+        self._occurrences, self._bounds, self._power, self._seed = occurrences, bounds.tolist(), power, seed
+        self._held: dict[int, NegativeSampler] = {}
+        self._before: list[int] = []
+
+    def keep(self, parts: list[int]) -> None:
+        """Drop those of other parts than these and those of the call before: steps may lie in two states."""
+        self._held = {part: own for part, own in self._held.items() if part in parts or part in self._before}
+        self._before = parts
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitem__(self, part: Any) -> Any:
+        if part not in self._held:
+            low, high = self._bounds[part : part + 2]
+            self._held[part] = _of_range(self._occurrences(low, high), low, high, self._power, self._seed)
+        return self._held[part]

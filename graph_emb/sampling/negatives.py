@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
-from graph_emb.core.page_cache import Drain
+from graph_emb.core.scratch_file import ScratchFile
 from graph_emb.graph.csr import frozen
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walk_kernels import alias_rows, at_least_one, fill_negatives, stream_key
@@ -196,6 +192,8 @@ class PartNegatives:
     Attributes:
         num_drawn: Of each part, (P,), at least 1 but for parts that are never drawn.
         weights: How much each draw of a part counts, (P,), float32: all draws of all parts 1.
+    Raises:
+        StorageError: the disk has no room for that file.
     """
 
     def __init__(
@@ -222,28 +220,23 @@ class PartNegatives:
         if folder is None:
             self._tables = list(tables)
             return
-        with TemporaryFile(dir=folder) as file:
-            for accept, other in tables:
-                file.write(accept.data)
-                file.write(other.data)
-            file.flush()
-            Drain(file.fileno()).finish()
-            self._descriptor = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._descriptor)
+        self._file = ScratchFile(folder, 8 * int(bounds[-1]), "negatives by part")
+        for low, (accept, other) in zip(bounds.tolist(), tables, strict=False):
+            self._file.write(8 * low, accept)
+            self._file.write(8 * low + accept.nbytes, other)
+        self._file.flush()
 
     def tables(self, part: int) -> tuple[np.ndarray, np.ndarray]:
         """Alias tables of a part's nodes, (R,) each: the chance to keep a node, and which one is drawn otherwise.
 
         Raises:
-            OSError: the file that they lie in cannot be read.
+            StorageError: the file that they lie in cannot be read.
         """
         if self._tables:
             return self._tables[part]
-        low, high = self._bounds[part], self._bounds[part + 1]
-        accept, other = np.empty(high - low, np.float32), np.empty(high - low, np.int32)
-        if os.preadv(self._descriptor, [accept.data, other.data], 8 * int(low)) < 8 * (high - low):
-            raise OSError(errno.EIO, f"the file of the negatives of part {part} was cut off")
-        return accept, other
+        low, high = self._bounds[part : part + 2].tolist()
+        accept = self._file.read(8 * low, np.empty(high - low, np.float32))
+        return accept, self._file.read(8 * low + accept.nbytes, np.empty(high - low, np.int32))
 
     def key(self, epoch: int, token_part: int, part: int) -> np.uint64:
         """The key of the streams of a bucket of an epoch, one for each walk."""

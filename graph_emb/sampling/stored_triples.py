@@ -5,18 +5,13 @@ Legend: T triples, n of a piece, N buckets.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
 
-from graph_emb.core.errors import StorageError
-from graph_emb.core.hidden import nameless_file, size_text
-from graph_emb.core.page_cache import Drain
+from graph_emb.core.scratch_file import ScratchFile
 
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 """All triples, in any order, some at a time: their numbers in the graph, (n,), and themselves, (n, 3), int64."""
@@ -35,8 +30,16 @@ class TriplesOnDisk:
     folder: Path
 
 
-RECORD = 32
-"""Bytes of a triple in the file: its number, head, relation and tail."""
+STORED = np.dtype(
+    [("number", np.int64), ("head", np.int64), ("relation", np.uint32), ("answers", np.uint32), ("tail", np.int64)]
+)
+"""A triple in the file; ``answers``: how many both of its queries have, 0 before ``count_answers``."""
+RECORD = STORED.itemsize
+
+
+def triples_of(records: np.ndarray) -> np.ndarray:
+    """The triples of records (n,): (n, 3), int64."""
+    return np.stack([records[name].astype(np.int64) for name in ("head", "relation", "tail")], axis=1)
 
 
 class StoredTriples:
@@ -50,7 +53,7 @@ class StoredTriples:
     Attributes:
         sizes: Triples of each bucket, (N,).
     Raises:
-        StorageError: the disk has no room for 32 bytes a triple.
+        StorageError: the disk has no room for 32 bytes a triple; from its methods, too, where it fails.
     """
 
     def __init__(
@@ -60,46 +63,34 @@ class StoredTriples:
         for _, triples in pieces():
             self.sizes += np.bincount(bucket(triples), minlength=num_buckets)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        self._folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = nameless_file(folder)
-            weakref.finalize(self, os.close, self._file)
-            os.posix_fallocate(self._file, 0, max(1, int(self._starts[-1]) * RECORD))
-            self._write(pieces, bucket)
-        except OSError as error:
-            raise StorageError(
-                error.errno,
-                f"training triples: {size_text(int(self._starts[-1]) * RECORD)} of them by bucket: {error.strerror}; "
-                "choose another train.scratch, or make room",
-                str(folder),
-            ) from None
+        self._file = ScratchFile(folder, int(self._starts[-1]) * RECORD, "training triples by bucket")
+        self._write(pieces, bucket)
 
     def _write(self, pieces: Pieces, bucket: Callable[[np.ndarray], np.ndarray]) -> None:
-        following, drain = self._starts[:-1].copy(), Drain(self._file)
+        following = self._starts[:-1].copy()
         for numbers, triples in pieces():
             own = bucket(triples)
             order = np.argsort(own, kind="stable")
-            records, own = np.column_stack([numbers, triples])[order].astype(np.int64), own[order]
+            records, own = np.zeros(len(order), STORED), own[order]
+            for name, values in zip(("number", "head", "relation", "tail"), (numbers, *triples.T), strict=True):
+                records[name] = values[order]
             cuts = np.flatnonzero(np.diff(own, prepend=-1))
             for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(own)], strict=True):
-                at = int(following[own[low]]) * RECORD
-                drain.wrote(max(PAGESIZE, (high - low) * RECORD))  # the kernel holds whole pages of it
-                view = records[low:high].data.cast("B")
-                while view:
-                    done = os.pwrite(self._file, view, at)
-                    view, at = view[done:], at + done
+                self._file.write(int(following[own[low]]) * RECORD, records[low:high])
                 following[own[low]] += high - low
-        drain.finish()
+        self._file.flush()
 
     def of(self, bucket: int) -> tuple[np.ndarray, np.ndarray]:
-        """The triples of a bucket by rising number: (n,) and (n, 3)."""
-        records = np.empty((int(self.sizes[bucket]), 4), np.int64)
-        view, at = records.data.cast("B") if len(records) else memoryview(b""), int(self._starts[bucket]) * RECORD
-        while view:
-            done = os.preadv(self._file, [view], at)
-            if not done:
-                raise StorageError(5, f"training triples: the file ends at byte {at}; start anew", str(self._folder))
-            view, at = view[done:], at + done
-        records = records[np.argsort(records[:, 0], kind="stable")]
-        return records[:, 0], records[:, 1:]
+        """Numbers of a bucket's triples, rising, and their records: (n,) both, the latter of ``STORED``."""
+        at = int(self._starts[bucket]) * RECORD
+        records = self._file.read(at, np.empty(int(self.sizes[bucket]), STORED))
+        records = records[np.argsort(records["number"], kind="stable")]
+        return records["number"], records
+
+    def replace(self, bucket: int, records: np.ndarray) -> None:
+        """Keep these records (n,) of a bucket instead of those that ``of`` gives, as many."""
+        self._file.write(int(self._starts[bucket]) * RECORD, records)
+
+    def flush(self) -> None:
+        """Put what ``replace`` wrote on the disk, and let the kernel's copy of it leave memory."""
+        self._file.flush()

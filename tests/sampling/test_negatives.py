@@ -13,6 +13,7 @@ import torch
 from scipy.stats import chi2, chisquare
 
 from graph_emb import ConfigError, DataError, PartitionError, ShapeError
+from graph_emb.core.errors import StorageError
 from graph_emb.graph.csr import Graph, frozen
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.sampling.negatives import (
@@ -305,9 +306,9 @@ def test_tables_of_parts_in_a_file_are_those_in_memory_and_a_file_that_was_cut_o
         for ours, theirs in zip(here.tables(part), there.tables(part), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert (here.num_drawn == there.num_drawn).all()
-    os.ftruncate(there._descriptor, 400)
+    os.ftruncate(there._file._descriptor, 400)
     there.tables(0)
-    with pytest.raises(OSError, match="the file of the negatives of part 2 was cut off"):
+    with pytest.raises(StorageError, match="negatives by part, 800 B: the file was cut off at byte 400"):
         there.tables(2)
 
 

@@ -14,17 +14,18 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import TripleBatch
 from graph_emb.sampling.bucket_answers import BucketAnswers
+from graph_emb.sampling.bucket_counts import PartOccurrences, count_answers
 from graph_emb.sampling.buckets import BucketOrder, BucketSchedule, HeldTriples, bucket_of
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
-from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk
+from graph_emb.sampling.stored_triples import StoredTriples, TriplesOnDisk, triples_of
 
 FIRST_COUNT = 3.0
 """Added to a pair's occurrences: RotatE's code counts the first one as 4."""
 TRIPLES_AT_ONCE = 1 << 15
 """Triples of the steps for which ranks with triples of their own meet once."""
 Placed = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Places of triples in an epoch's order, which triples these are, and the triples where they are not in memory."""
+"""Places of triples in an epoch's order, which triples these are, and their records where they are not in memory."""
 Chunks = tuple[np.ndarray, np.ndarray, int]
 """Triples (K, C, 3), candidates (K, N), and the corrupted side."""
 
@@ -86,7 +87,8 @@ class Batches:
         on_disk: The training triples, for ``buckets``, where the graph holds none.
     Raises:
         ConfigError: local negatives or triples without parts; buckets of triples that are elsewhere, or of entities
-            with types; a recipe that needs the triples in memory.
+            with types; triples on the disk without buckets.
+        StorageError: the disk has no room for triples by bucket.
     """
 
     def __init__(
@@ -119,13 +121,13 @@ class Batches:
                     f"parallel.{name} = 'local' needs parts: set parallel.partition or parallel.method, or give a "
                     "part_policy of several"
                 )
-        if on_disk is not None and (buckets is None or (said := needs_triples(config))):
+        if on_disk is not None and buckets is None:
             raise ConfigError(
-                f"{said if buckets else 'training without train.buckets'} needs all training triples in memory; they "
-                "are read from the disk here"
+                "training without train.buckets needs all training triples in memory; they are read from the disk here"
             )
         self._parts = parts if any(local.values()) else None
         self._order, self._answers = None, None
+        occurrences: np.ndarray | PartOccurrences | None = None if own is None else own.occurrences()
         if buckets is not None:
             if own is not None or (world_size > 1 and not lockstep):
                 raise ConfigError(
@@ -145,6 +147,10 @@ class Batches:
             else:
                 by_bucket = StoredTriples(on_disk.pieces, bucket, num_buckets, on_disk.folder)
                 self._answers = BucketAnswers(by_bucket, parts.owner, buckets.parts, graph.num_relations)
+                if config.negative_power > 0:
+                    occurrences = PartOccurrences(by_bucket, parts, on_disk.folder)
+                if config.subsampling:
+                    count_answers(by_bucket, buckets.parts, graph.num_relations)
             self._order = BucketOrder(buckets, by_bucket, parts.owner, seed)
         self._negatives = ChunkNegatives(
             graph,
@@ -154,13 +160,13 @@ class Batches:
             filtered=self._filters and on_disk is None,
             seed=seed,
             parts=parts if local["negatives"] or buckets is not None else None,
-            occurrences=None if own is None else own.occurrences(),
+            occurrences=occurrences,
         )
         if on_disk is None:
             self._triples = graph.train if own is None else own.triples
         self._weights: np.ndarray | None = None
-        if config.subsampling:
-            self._weights = triple_weights(graph) if own is None else _weights(own.counts + 2 * FIRST_COUNT)
+        if config.subsampling and on_disk is None:
+            self._weights = triple_weights(graph) if own is None else _weights(own.counts)
         self.steps_per_epoch = -(-self._num // self._size)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, TripleBatch]]:
@@ -208,10 +214,12 @@ class Batches:
             length: Triples of these steps, of all ranks.
             at: The places among them of those that are here, rising.
             rows: Which triples these are.
-            given: These, (n, 3); None: those in memory.
+            given: These, (n,) of ``STORED``; None: those in memory.
         """
+        triples = self._triples[rows] if given is None else triples_of(given)
         weights = np.ones(len(rows), np.float32) if self._weights is None else self._weights[rows]
-        triples = self._triples[rows] if given is None else given
+        if given is not None and self._config.subsampling:
+            weights = _weights(given["answers"])
         config, places = self._config, self._places(at, triples, weights, length)
         plans = [self._step(epoch, start + n, start, places) for n in range(-(-length // self._size))]
         if self._own is not None:
@@ -289,20 +297,12 @@ class Batches:
         return ((self._answers or self._negatives).known(*one) for one in chunks)
 
 
-def needs_triples(config: TripleSettings) -> str:
-    """The setting by which a training by buckets needs all its triples in memory; empty where none does."""
-    asked = {
-        "model.subsampling=true": config.subsampling,
-        f"model.negative_power={config.negative_power}": config.negative_power > 0,
-    }
-    return next((name for name, is_set in asked.items() if is_set), "")
-
-
 def triple_weights(graph: KnowledgeGraph) -> np.ndarray:
     """``KGEConfig.subsampling`` of each training triple, shape (T,), float32."""
     answers = [KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)]
-    return _weights(answers[0].counts(graph.train) + answers[1].counts(graph.train) + 2 * FIRST_COUNT)
+    return _weights(answers[0].counts(graph.train) + answers[1].counts(graph.train))
 
 
-def _weights(counts: np.ndarray) -> np.ndarray:
-    return (1.0 / np.sqrt(counts)).astype(np.float32)
+def _weights(answers: np.ndarray) -> np.ndarray:
+    """By the answers to both queries of each triple."""
+    return (1.0 / np.sqrt(answers + 2 * FIRST_COUNT)).astype(np.float32)

@@ -24,7 +24,6 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
-from graph_emb.models.kge.batches import needs_triples
 from graph_emb.models.kge.config import MOST_BUCKETS, KGEConfig, TripleSettings
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
@@ -44,6 +43,7 @@ from graph_emb.run.inputs import (
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
 from graph_emb.run.machine import check_device, check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
+from graph_emb.sampling.bucket_counts import OCCURRENCE
 from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
@@ -101,7 +101,7 @@ class KGEFamily(Family):
         of the recipe needs them in memory.
         """
         model, parts = self.model, self._parts_on_disk
-        needed = model.against_all or model.composed or model.multilevel is not False or needs_triples(model)
+        needed = model.against_all or model.composed or model.multilevel is not False
         if parts is None or model.buckets == 0 or needed:
             return None
         graph = own_parts.knowledge_graph_of(parts)
@@ -292,14 +292,12 @@ class KGEFamily(Family):
         return start.models[0], {"multilevel": start.levels, "multilevel_seconds": seconds}
 
     def _triples_plan(self, graph: KnowledgeGraph) -> str:
-        """Where training triples are that may stay on the disk, in a line; empty of others."""
-        if self._stored is not None:
-            size, folder = size_text(RECORD * graph.num_triples), self._placement().path
-            return f"plan: {graph.num_triples:,} triples stay on the disk, {size} by bucket in {folder}"
-        reason = needs_triples(self.model)
-        if not reason or self._parts_on_disk is None:
+        """Where training triples are that stay on the disk, in a line; empty of others."""
+        if self._stored is None:
             return ""
-        return f"plan: {reason} has all {graph.num_triples:,} triples in memory; without it they stay on the disk"
+        size = RECORD * graph.num_triples + OCCURRENCE * graph.num_entities * (self.model.negative_power > 0)
+        where = f"{size_text(size)} by bucket in {self._placement().path}"
+        return f"plan: {graph.num_triples:,} triples stay on the disk, {where}"
 
     def _placement(self) -> Any:
         """Of the entities."""
