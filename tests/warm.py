@@ -179,6 +179,13 @@ def _received(here: socket.socket, size: int) -> bytes:
     return got
 
 
+def started_by(pid: int) -> dict[int, tuple[list[str], dict[str, str]]]:
+    """The warm processes that a process has started, by their pids: command line and environment of each."""
+    place = Path(os.environ[PLACE])
+    files = place.parent.glob(f"{place.name}-{pid}-*")
+    return {int(file.name.rpartition("-")[2]): json.loads(file.read_text("utf-8")) for file in files}
+
+
 @contextlib.contextmanager
 def server() -> Iterator[str]:
     """A process that gets warm when it is first asked for another one; yields where it listens.
@@ -264,6 +271,8 @@ def _serve() -> Callable[[], None]:
             for descriptor in opened:
                 os.close(descriptor)
             children[pid] = here, request["dies_with_us"]
+            about = json.dumps([[sys.executable, *request["words"]], request["environment"]])
+            Path(f"{os.environ[PLACE]}-{request['asked_by']}-{pid}").write_text(about, "utf-8")
     signal.set_wakeup_fd(-1)
     for descriptor in (awake, wake):
         os.close(descriptor)

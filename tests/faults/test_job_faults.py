@@ -48,7 +48,8 @@ def write_ring(file: Path, between: str = ",") -> None:
 class Job:
     """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder.
 
-    Its processes are new interpreters, children of its launcher; those of a job that is not hit may start ``warm``.
+    Its processes are new interpreters, children of its launcher; those of a job that is not hit, and in ``make test``
+    of one whose launcher is not, start ``warm``.
     """
 
     def __init__(self, folder: Path, mode: str, *words: str, start: type[subprocess.Popen] = subprocess.Popen) -> None:
@@ -82,10 +83,16 @@ class Job:
         until(lambda: self.steps() > 0 or self.launcher.poll() is not None, 300, self)
         assert self.launcher.poll() is None, self.said()
         self.processes = {"launcher": psutil.Process(self.launcher.pid)}
-        for process in self.processes["launcher"].children():  # theirs have their variables, and may end meanwhile
-            words, variables = process.cmdline(), process.environ()
+        for pid, (words, variables) in self._started().items():
             name = f"server {words[3]}" if "graph_emb.run.launch.serve" in words else f"trainer {variables['RANK']}"
-            self.processes[name] = process
+            self.processes[name] = psutil.Process(pid)
+
+    def _started(self) -> dict[int, tuple[list[str], dict[str, str]]]:
+        """Words and variables of the launcher's processes; not of their children, which may end meanwhile."""
+        if self.start is warm.Popen:
+            return warm.started_by(self.launcher.pid)
+        children = self.processes["launcher"].children()
+        return {process.pid: (process.cmdline(), process.environ()) for process in children}
 
     def steps(self) -> int:
         """Bytes of the training log."""
@@ -143,9 +150,14 @@ def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
     partition.build(place / "ring.csv", num_parts=2, out=place / "parts", progress=False)
 
 
+def start_of(role: str) -> type[subprocess.Popen]:
+    """How the processes of a job start, one of which is hit."""
+    return subprocess.Popen if ALL or role == "launcher" else warm.Popen
+
+
 @pytest.fixture
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path, request.param)
+def job(request: pytest.FixtureRequest, tmp_path: Path, role: str) -> Iterator[Job]:
+    made = Job(tmp_path, request.param, start=start_of(role))
     try:
         made.wait_until_it_trains()
         yield made
@@ -186,7 +198,7 @@ HEALING = ["train.epochs=120", "--checkpoint-every", "20", "--restarts", "1", "p
     [case for case in CASES if case[0] != "triples" and case[1] != "launcher"] if ALL else [QUICK_HEALED],
 )
 def test_a_job_heals_and_ends_as_one_that_was_never_hit(tmp_path: Path, mode: str, role: str, sign: str) -> None:
-    hit = Job(tmp_path / "hit", mode, *HEALING)
+    hit = Job(tmp_path / "hit", mode, *HEALING, start=start_of(role))
     spared = Job(tmp_path / "spared", mode, *HEALING, start=warm.Popen)
     try:
         hit.wait_until_it_trains()
