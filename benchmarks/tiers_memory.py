@@ -129,7 +129,8 @@ def triples(options: argparse.Namespace, entities: int, count: int, budget: int)
     parts = options.parts
     config = KGEConfig(
         model="complex", dim=options.dim, num_negatives=128, chunk_size=512, batch_size=4096, epochs=1, valid_every=0,
-        filter_negatives=options.filter, buckets=parts, resident=6,
+        filter_negatives=options.filter, subsampling=options.subsampling, negative_power=options.negative_power,
+        buckets=parts, resident=6,
     )  # fmt: skip
     placement = ge.Buckets(options.folder, budget, parts=parts)
 
@@ -235,6 +236,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", action="store_true", help="save one, and go on from it, in the same limit")
     parser.add_argument("--on-disk", action="store_true", help="triples in the files of a partition, not in memory")
     parser.add_argument("--filter", action="store_true", help="leave out negatives that are triples")
+    parser.add_argument("--subsampling", action="store_true", help="weigh triples by the answers to their queries")
+    parser.add_argument("--negative-power", type=float, default=0.0, help="draw negatives by occurrences")
     parser.add_argument("--loose", action="store_true", help="no limit: say what it would take")
     parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -247,10 +250,21 @@ def main() -> None:
     for case in options.cases:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             words = ["--folder", folder, "--here"]
-            for name in ("entities", "triples", "nodes", "edges", "length", "dim", "parts", "threads"):
-                words += [f"--{name}", str(getattr(options, name))]
+            for name in (
+                "entities",
+                "triples",
+                "nodes",
+                "edges",
+                "length",
+                "dim",
+                "parts",
+                "threads",
+                "negative_power",
+            ):
+                words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
             words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint
             words += ["--on-disk"] * options.on_disk + ["--filter"] * options.filter
+            words += ["--subsampling"] * options.subsampling
             for resume in (False, True)[: 1 + options.checkpoint]:
                 name = f"{case}, resumed after nine tenths" if resume else case
                 results[name] = of_child([case, *words, *["--resume"] * resume], name)

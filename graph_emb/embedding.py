@@ -76,7 +76,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
             values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
             policy's ids (DGL's too) are taken as original.
         placement: ``"host"``, memory; or ``graph_emb.File(folder, memory="4GiB")``: a file, of which each owner of rows
-            holds as many bytes, state included. No result depends on it.
+            (a process; in kvstore mode a server) holds as many bytes, state included. No result depends on it.
     Raises:
         ConfigError: a bad shape, dtype or name, or one in which a live table of the name differs.
         PartitionError: the policy or original_ids do not cover num_embeddings ids.

@@ -13,7 +13,6 @@ from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.cache import CacheStats
-from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport.base import Traffic, Transport
 
 
@@ -94,15 +93,13 @@ class StoredRows:
             self._transport.reset(self._name, self._checked(ids).flatten())
 
     def cache_stats(self) -> CacheStats:
-        """Hits, misses and transfers of the rows of this process, where they lie in a file.
+        """Hits, misses and transfers of the rows of this process, in kvstore mode of all servers, where they lie in a
+        file.
 
         Raises:
             ConfigError: they lie in memory.
         """
-        shard = self.shard
-        if not isinstance(shard, TieredShard):
-            raise ConfigError(f"table {self._name!r} lies in memory and has no cache; see placement= of DistEmbedding")
-        return shard.cache_stats()
+        return self.shard.cache_stats()
 
     @property
     def traffic(self) -> Traffic:

@@ -139,7 +139,8 @@ class TrainSection(Settings):
         default="cpu", min_length=1, description="of graph networks and knowledge-graph models, such as cuda:0"
     )
     memory: str | None = Field(
-        default=None, description="of a process for the rows and their state, such as 2GiB; null: all; rest: files"
+        default=None,
+        description="of a process (kvstore: a server) for rows and state, such as 2GiB; null: all",
     )
     scratch: str | None = Field(default=None, description="folder of these files; null: the one for temporary files")
     policy: Literal["lru", "lfu", "lookahead"] = Field(default="lookahead", description="which rows leave memory")
@@ -407,8 +408,6 @@ class RunConfig(Settings):
                 f"{said} is for models of triples, deepwalk, node2vec and line; {model.name} needs its rows in memory; "
                 "leave it out"
             )
-        if self.parallel.mode == "kvstore":
-            raise ValueError("train.memory: trainers of mode=kvstore share rows in memory; set mode=collective")
         return self
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ from numba import prange
 from torch import Tensor
 
 from graph_emb.core.compiled import njit
-from graph_emb.core.errors import ModeError
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_, gather_decayed
 from graph_emb.table.row_memory import aligned, allocate, ask_at, copy_at, number_at
 from graph_emb.table.spec import StateSpec, TableSpec
+
+if TYPE_CHECKING:
+    from graph_emb.table.tier.cache import CacheStats
 
 WEIGHT = "weight"
 AHEAD = 12  # rows whose lines are asked for before they are needed, of 512 bytes; of shorter ones more
@@ -303,6 +306,14 @@ class EmbeddingShard:
         if name == DECAYED:
             self.settle(rows)
         self.write_column(name, rows, values)
+
+    def cache_stats(self) -> CacheStats:
+        """What the cache of a table did of which memory holds a part.
+
+        Raises:
+            ConfigError: it lies in memory.
+        """
+        raise ConfigError(f"table {self.spec.name!r} lies in memory and has no cache; see placement= of DistEmbedding")
 
     def num_bytes(self) -> int:
         """Bytes of weight and state."""

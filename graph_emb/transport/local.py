@@ -221,9 +221,7 @@ class StandaloneTransport(LocalTransport):
         self._register(self._pull_handlers, table, func)
 
     def _register(self, handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
-        if not self.shard(table).in_memory and func is not None:
-            raise ModeError(f"table {table!r}: its rows lie in a file, and a handler needs all of them in memory")
-        check_fixed(self.shard(table).spec, "a handler")
+        check_handled(self.shard(table).spec, func)
         if func is None:
             handlers.pop(table, None)
         else:
@@ -293,6 +291,13 @@ def check_fixed(spec: TableSpec, what: str) -> None:
         raise ModeError(
             f"table {spec.name!r} grows: {what} takes tables of a fixed size; write emb.weight[ids] = values"
         )
+
+
+def check_handled(spec: TableSpec, func: Handler | None, what: str = "a handler") -> None:
+    """Raise a ModeError where handlers cannot see the rows of a table as a tensor."""
+    if spec.placement is not None and func is not None:
+        raise ModeError(f"table {spec.name!r}: its rows lie in a file, and {what} needs all of them in memory")
+    check_fixed(spec, what)
 
 
 def takes_occurrences(merge: str | None) -> bool:

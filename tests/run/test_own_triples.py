@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,11 @@ def test_own_triples_train_the_same_steps(
         assert metrics["evaluation"]["triples_test"]["num_triples"] == 10
 
 
-def test_trainers_beside_servers_hold_their_own_triples(tmp_path: Path) -> None:
+def test_trainers_beside_servers_hold_their_own_triples_and_servers_their_own_rows_in_files(tmp_path: Path) -> None:
     folder = str(partition.build(triples(False), 2, "random", out=tmp_path / "parts", report=False).path)
     words = ["train", "complex", "--dataset", folder, "--out", str(tmp_path / "run"), "--threads", "1"]
     small = ["model.dim=8", "model.num_negatives=4", "model.chunk_size=4", "train.batch_size=16", "train.epochs=2"]
-    assert main([*words, "--mode", "kvstore", "--trainers", "2", *small]) == 0
+    files = ["train.memory=20KiB", f"train.scratch={tmp_path / 'rows'}"]
+    assert main([*words, "--mode", "kvstore", "--trainers", "2", *small, *files]) == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["train"]["cache"]["requested"] > 240
+    assert list((tmp_path / "rows").iterdir()) == []

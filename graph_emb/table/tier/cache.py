@@ -67,6 +67,11 @@ class CacheStats:
         return self.hit_rows / self.requested if self.requested else 1.0
 
 
+def sum_of(first: CacheStats, second: CacheStats) -> CacheStats:
+    """What two caches did together."""
+    return CacheStats(**{name: value + getattr(second, name) for name, value in vars(first).items()})
+
+
 class LowerTier(Protocol):
     """Where pages lie that have no frame: a file (``PageReader``) or memory of the host (``HostPages``).
 

@@ -27,7 +27,7 @@ from graph_emb.table.placement import Buckets, DeviceCache, File
 from graph_emb.table.row_memory import allocate
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec
-from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, LowerTier, PageCache
+from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, LowerTier, PageCache, sum_of
 from graph_emb.table.tier.frames import Frames
 from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.kept import KeptRows
@@ -155,7 +155,7 @@ class TieredShard(EmbeddingShard):
 
     def _leave(self, old: PageCache) -> None:
         """Close an earlier file."""
-        self._past = _sum(self._past, old.stats)
+        self._past = sum_of(self._past, old.stats)
         self._closing()
 
     def _num_frames(self, layout: PageLayout, num_pages: int, row_bytes: int) -> int:
@@ -210,7 +210,7 @@ class TieredShard(EmbeddingShard):
 
     def cache_stats(self) -> CacheStats:
         """What the cache did since the table was made."""
-        return _sum(self._past, self._pages.stats)
+        return sum_of(self._past, self._pages.stats)
 
     def flush(self) -> None:
         """Write every page that the file lacks; a second call writes nothing."""
@@ -443,7 +443,3 @@ def _is_scan(rows: np.ndarray, shift: int) -> bool:
     """Whether rows are a run of ids over more than two pages: a reader of the table, not a batch."""
     num = len(rows)
     return num > 2 << shift and int(rows[-1]) - int(rows[0]) == num - 1 and bool((np.diff(rows) == 1).all())
-
-
-def _sum(first: CacheStats, second: CacheStats) -> CacheStats:
-    return CacheStats(**{name: value + getattr(second, name) for name, value in vars(first).items()})

@@ -21,14 +21,14 @@ from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, checked_wire
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.growing_client import GrowingClient
 from graph_emb.transport.kvstore.layout import server_book
+from graph_emb.transport.kvstore.placed_client import PlacedClient
 from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.kvstore.trainer_table import FarRows, TrainerTable
-from graph_emb.transport.local import check_fixed, checked_values, takes_occurrences
+from graph_emb.transport.local import check_fixed, check_handled, checked_values, takes_occurrences
 from graph_emb.transport.push_packing import pack
 
 MOST_PENDING = 16
@@ -72,7 +72,7 @@ class TablePull:
         return RowCopy(self._out, self.route.place, lend((num, dim), self._out.dtype, self._out.device))
 
 
-class KVStoreTransport(GrowingClient):
+class KVStoreTransport(PlacedClient):
     """Tables in DGL's servers; each row is written by the server that owns it.
 
     ``push`` sends merged gradients and returns; ``flush`` returns when they are applied. A pull sees all of this
@@ -117,10 +117,7 @@ class KVStoreTransport(GrowingClient):
         if spec.growth:
             return self._create_growing(spec)
         if spec.placement is not None:
-            raise ConfigError(
-                f"table {spec.name!r}: placement={spec.placement}; trainers of kvstore mode read the rows of their "
-                "machine in shared memory, use placement='host', or the collective mode"
-            )
+            return self._create_placed(spec)
         book = server_book(spec.book, self._hosts, spec.name)
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
@@ -178,8 +175,8 @@ class KVStoreTransport(GrowingClient):
         if found.shard.attached:
             raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
         self._collect_garbage()
-        if found.grows:
-            return self._attach_growing(found, rule)
+        if found.grows or found.placed:
+            return self._attach_owned(found, rule)
         specs, number = tuple(rule.state_specs()), found.optimizers + 1
 
         def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
@@ -227,7 +224,8 @@ class KVStoreTransport(GrowingClient):
         """The copy of rows, where all are in this machine, or what has to be asked."""
         found = self._tables[table]
         grows, exact = found.spec.growth is not None, found.spec.dtype
-        own = range(0) if found.pull_handler or (grows and found.shard.lazy) else self._servers
+        unread = found.pull_handler or found.placed or (grows and found.shard.lazy)
+        own = range(0) if unread else self._servers
         if grows:
             here, local = self.num_machines == 1, ids
         else:
@@ -278,7 +276,7 @@ class KVStoreTransport(GrowingClient):
             pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
         for server, start, end in pieces:
             ids, grads = packed.ids[start:end], packed.grads[start:end]
-            if server in self._servers and self.hogwild and not table.push_handler:
+            if server in self._servers and self.hogwild and not (table.push_handler or table.placed):
                 table.apply(push.rule, ids, grads, packed.how)
                 continue
             arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks, step))
@@ -349,7 +347,7 @@ class KVStoreTransport(GrowingClient):
         state = found.shard.state[name]
         rows = state.new_empty((len(distinct), *state.shape[1:]))
         order, pieces = found.by_server(distinct)
-        near = [] if found.grows else [piece for piece in pieces if piece[0] in self._servers]
+        near = [] if found.grows or found.placed else [piece for piece in pieces if piece[0] in self._servers]
         for _, i, j in near:
             rows[order[i:j]] = state.index_select(0, distinct[order[i:j]] - found.low)
         away = [piece for piece in pieces if piece not in near]
@@ -404,7 +402,7 @@ class KVStoreTransport(GrowingClient):
 
     def _register(self, table: str, kind: str, func: Callable[..., Any] | None) -> None:
         found = self._tables[table]
-        check_fixed(found.spec, f"a {kind} handler")
+        check_handled(found.spec, func, f"a {kind} handler")
         sent = sendable(func, f"table {table!r}: {kind} handler")
         self._exchange.ask([(s, "register", (found.key, kind, sent), ()) for s in range(self._hosts.num_servers)])
         setattr(found, f"{kind}_handler", func is not None)
@@ -450,7 +448,7 @@ class KVStoreTransport(GrowingClient):
     def shard(self, table: str) -> shared.SharedShard:
         """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table."""
         found, machine = self._tables[table], self._session.machine
-        if found.grows:
+        if found.grows or found.placed:
             return found.shard
         here = [trainer for trainer, of in enumerate(self._session.machines) if of == machine]
         bounds = RangeBook.even(found.high - found.low, len(here)).bounds
@@ -471,6 +469,8 @@ class KVStoreTransport(GrowingClient):
         """As ``Transport.rows``: this trainer's share of its machine's rows; machines without trainers in turn."""
         if self._tables[table].grows:
             return self.saved_rows(self._tables[table])
+        if self._tables[table].placed:
+            return self.placed_rows(self._tables[table])
         machines, hosts = self._session.machines, self._hosts
         found: list[TableRows] = [ShardRows(self.shard(table))]
         for machine in sorted(set(range(hosts.num_machines)) - set(machines)):

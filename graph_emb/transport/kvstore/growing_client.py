@@ -135,9 +135,10 @@ class GrowingClient(Transport):
             spec, RangeBook([0] * (self._hosts.num_servers + 1)), owners, key, 0, 0, shard
         )
 
-    def _attach_growing(self, found: TrainerTable, rule: SparseRule) -> None:
+    def _attach_owned(self, found: TrainerTable, rule: SparseRule) -> None:
+        """Let the servers, which alone write and know the rows, keep an optimizer's state beside them."""
         specs, number = tuple(rule.state_specs()), found.optimizers + 1
-        self._exchange.ask([(s, "attach_growing", (found.key, number, specs), ()) for s in self._all])
+        self._exchange.ask([(s, "attach_owned", (found.key, number, specs), ()) for s in self._all])
         state = {}
         for spec in specs:
             shape = spec.shape(0, found.spec.dim)

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError
 from graph_emb.core.left_behind import shared_name
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Sums
 from graph_emb.table.live_rows import ChangedRows, LiveRows
-from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.kvstore.rpc import Answer
-from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
+from graph_emb.transport.kvstore.server_table import Key, OwnedTable, Segments, ServerTable
 from graph_emb.transport.kvstore.shared import SparseRows
 
 
-class GrowingServerTable(ServerTable):
+class GrowingServerTable(OwnedTable):
     """A growing table at one server; ids are keys.
 
     Args:
@@ -35,7 +35,7 @@ class GrowingServerTable(ServerTable):
         room: This server's part of them.
 
     Attributes:
-        grown: The rows of this server, with the state of the newest optimizer.
+        grown: The rows of this server.
         settled: The step after which counts were halved and rows left last.
         told: At that time the step, the epoch and the number of rows: a trainer that goes on pushes while others ask.
     """
@@ -43,10 +43,8 @@ class GrowingServerTable(ServerTable):
     def __init__(self, spec: TableSpec, owners: str, segment: Segments, room: SparseRows) -> None:
         self.spec, self.owners = spec, owners
         self.grown = GrowingShard(spec, room)
-        self.shards, self.segments = {0: self.grown}, {0: segment}
-        self.users = {}
-        self.push_handler = self.pull_handler = None
-        self.optimizer = self.settled = 0
+        self.hold(self.grown, segment)
+        self.settled = 0
         self.told = 0, 0, 0
         self.gone = np.empty(0, np.int64)  # in the last pass
         self.passing: Sums[np.ndarray] | None = None
@@ -54,30 +52,6 @@ class GrowingServerTable(ServerTable):
 
     def rows(self, ids: Tensor) -> Tensor:
         return ids
-
-    def read(self, rows: Tensor, decay: float | None) -> Tensor:
-        return self.grown.read(rows, decay)
-
-    def write(self, rows: Tensor, values: Tensor) -> None:
-        self.grown.write(rows, values)
-
-    def freeze(self, rows: Tensor, frozen: bool) -> None:
-        self.grown.settle(rows)
-        self.grown.freeze(rows, frozen)
-
-    def attach(self, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
-        """Give rows the state of an optimizer; that of an earlier one goes."""
-        if optimizer < self.optimizer:
-            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
-        if self.optimizer in self.shards and self.optimizer:
-            self.forget(self.optimizer)
-        self.grown.allocate_state(specs)
-        self.optimizer, self.shards[optimizer], self.segments[optimizer] = optimizer, self.grown, Segments({}, set())
-
-    def forget(self, optimizer: int) -> None:
-        self.grown.settle()
-        self.grown.free_state()
-        del self.shards[optimizer], self.segments[optimizer]
 
     def settle(self) -> None:
         """Fix what is told until the next barrier."""
@@ -92,9 +66,6 @@ class GrowingServerTable(ServerTable):
             yield
         finally:
             self.grown.step = max(latest, step)
-
-    def data(self) -> dict[str, Tensor]:
-        return {}  # handlers see tensors with a row for every id
 
 
 class GrowingCalls:
@@ -137,17 +108,6 @@ class GrowingCalls:
             )
         table.users.setdefault(0, set()).add(sender)
         return Answer(table.segments[0].names)
-
-    def attach_growing(self, sender: int, key: Key, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
-        """Give rows an optimizer's state; a repeated call finds it there."""
-        table = self._growing(key)
-        if optimizer not in table.shards:
-            table.attach(optimizer, specs)
-        elif tuple(table.grown.state_specs.values()) != specs:
-            raise ConfigError(
-                f"table {table.spec.name!r}: the trainers' optimizers keep different state; give all the same rule"
-            )
-        table.users.setdefault(optimizer, set()).add(sender)
 
     def find(self, sender: int, key: Key, ids: Tensor) -> Answer:
         """The place of each key's row, -1 for none, and what keys without one read as, in their order."""
@@ -249,7 +209,6 @@ class GrowingCalls:
 GROWING_CALLS = {
     *(
         "create_growing",
-        "attach_growing",
         "find",
         "grow",
         "contains",

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table.shard import WEIGHT, EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.table.tier.shard import shard_for
 
 Key = tuple[str, int]
 """A table's name and how many tables of that name each trainer made before."""
@@ -59,9 +60,9 @@ class ServerTable:
         for shard in self.shards.values():
             shard.wrote(rows)
 
-    def column(self, optimizer: int, name: str) -> Tensor:
-        """The machine's rows of the weight, or of a piece of an optimizer's state."""
-        return self.shards[0].weight if name == WEIGHT else self.shards[optimizer].state[name]
+    def write_column(self, optimizer: int, name: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows of the weight, or of a piece of an optimizer's state, as a checkpoint has them."""
+        self.shards[0 if name == WEIGHT else optimizer].write_column(name, rows, values)
 
     def freeze(self, rows: Tensor, frozen: bool) -> None:
         """Keep rows from the updates of every optimizer, or give them back."""
@@ -85,3 +86,55 @@ class ServerTable:
         newest = self.shards[max(self.shards)]
         named = {f"{self.spec.name}_{name}": tensor for name, tensor in newest.state.items()}
         return {self.spec.name: newest.weight, **named}
+
+
+class OwnedTable(ServerTable):
+    """A table whose rows one shard of this server holds, with the state of the newest optimizer.
+
+    Attributes:
+        held: That shard.
+        optimizer: The number of the newest one, 0 before there was one.
+    """
+
+    held: EmbeddingShard
+
+    def hold(self, held: EmbeddingShard, segment: Segments) -> None:
+        """Take the shard, and the name of memory that trainers map."""
+        self.held, self.optimizer = held, 0
+        self.shards, self.segments, self.users = {0: held}, {0: segment}, {}
+        self.push_handler = self.pull_handler = None
+
+    def read(self, rows: Tensor, decay: float | None) -> Tensor:
+        return self.held.read(rows, decay)
+
+    def write(self, rows: Tensor, values: Tensor) -> None:
+        self.held.write(rows, values)
+
+    def freeze(self, rows: Tensor, frozen: bool) -> None:
+        self.held.settle(rows)
+        self.held.freeze(rows, frozen)
+
+    def attach(self, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
+        """Give rows the state of an optimizer; that of an earlier one goes."""
+        if optimizer < self.optimizer:
+            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
+        if self.optimizer in self.shards and self.optimizer:
+            self.forget(self.optimizer)
+        self.held.allocate_state(specs)
+        self.optimizer, self.shards[optimizer], self.segments[optimizer] = optimizer, self.held, Segments({}, set())
+
+    def forget(self, optimizer: int) -> None:
+        self.held.settle()
+        self.held.free_state()
+        del self.shards[optimizer], self.segments[optimizer]
+
+    def data(self) -> dict[str, Tensor]:
+        return {}  # handlers see tensors with a row for every id
+
+
+class PlacedTable(OwnedTable):
+    """A table with a placement: memory of this server holds a part of its own rows, and trainers map none."""
+
+    def __init__(self, spec: TableSpec, server: int) -> None:
+        super().__init__(spec, server, range(server, server + 1))
+        self.hold(shard_for(spec, self.first_id, self.num_rows), Segments({}, set()))

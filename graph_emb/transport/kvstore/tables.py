@@ -23,10 +23,11 @@ from graph_emb.core.left_behind import shared_name
 from graph_emb.optim.apply import Merge, Update, apply_updates
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.growing_tables import GROWING_CALLS, GrowingCalls
 from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
-from graph_emb.transport.kvstore.server_table import Key, Segments, ServerTable
+from graph_emb.transport.kvstore.server_table import Key, OwnedTable, PlacedTable, Segments, ServerTable
 from graph_emb.transport.kvstore.shared import Place, at
 
 _log = logging.getLogger("graph_emb.kvstore")
@@ -70,10 +71,12 @@ class Tables(GrowingCalls):
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
         self._agree(sender, key, key)
         table = self._tables.get(key)
-        if table is not None and segment not in (None, table.segments[0].names[""]):
+        if table is not None and segment not in (None, table.segments[0].names.get("")):
             # a trainer dropped it, and the word of that has reached the server that allocates, not this one
             table = None
-        if table is None:
+        if table is None and spec.placement is not None:
+            table = self._tables[key] = PlacedTable(spec, self._server)
+        elif table is None:
             table = ServerTable(spec, self._server, self._machine)
             create = segment is None
             name = segment or shared_name()
@@ -144,6 +147,36 @@ class Tables(GrowingCalls):
             )
         table.users.setdefault(optimizer, set()).add(sender)
         return Answer(table.segments[optimizer].names)
+
+    def attach_owned(self, sender: int, key: Key, optimizer: int, specs: tuple[StateSpec, ...]) -> None:
+        """Give the rows of this server an optimizer's state; a repeated call finds it there."""
+        table = self._table(key)
+        assert isinstance(table, OwnedTable)
+        if optimizer not in table.shards:
+            table.attach(optimizer, specs)
+        elif tuple(table.held.state_specs.values()) != specs:
+            raise ConfigError(
+                f"table {table.spec.name!r}: the trainers' optimizers keep different state; give all the same rule"
+            )
+        table.users.setdefault(optimizer, set()).add(sender)
+
+    def prefetch(self, sender: int, key: Key, ids: Tensor) -> None:
+        """Start to bring rows of a table with a placement."""
+        table = self._table(key)
+        table.shards[0].prefetch(table.rows(ids))
+
+    def cache_stats(self, sender: int, key: Key) -> Answer:
+        """What this server's cache of such a table did."""
+        return Answer(vars(self._placed(key).cache_stats()))
+
+    def saved_to(self, sender: int, key: Key, checkpoint: str) -> None:
+        """Note in the file of such a table which checkpoint stands for it."""
+        self._placed(key).saved_to(checkpoint)
+
+    def _placed(self, key: Key) -> TieredShard:
+        held = self._table(key).shards[0]
+        assert isinstance(held, TieredShard)
+        return held
 
     def mapped(self, sender: int, key: Key, optimizer: int) -> None:
         """The servers, and this trainer where it is near, mapped the segments; after the last trainer the names go."""
@@ -245,7 +278,7 @@ class Tables(GrowingCalls):
     def write_column(self, sender: int, key: Key, optimizer: int, column: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of the weight or of a piece of state, as a checkpoint has them."""
         table = self._table(key)
-        table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
+        table.write_column(optimizer, column, table.rows(ids), values)
 
     def read_state(self, sender: int, key: Key, optimizer: int, name: str, ids: Tensor) -> Answer:
         """Rows of a piece of state, in the order asked."""
@@ -304,6 +337,9 @@ ANSWERED = {
         "create",
         "reopen",
         "attach",
+        "attach_owned",
+        "cache_stats",
+        "saved_to",
         "push_buffer",
         "write",
         "freeze",
@@ -318,7 +354,7 @@ ANSWERED = {
     *("flush", "barrier"),
     *GROWING_CALLS,
 }
-UNANSWERED = {"mapped", "release", "push", "push_data"}
+UNANSWERED = {"mapped", "release", "push", "push_data", "prefetch"}
 """The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 

@@ -37,6 +37,11 @@ class TrainerTable:
     def grows(self) -> bool:
         return self.spec.growth is not None
 
+    @property
+    def placed(self) -> bool:
+        """Whether the servers' memory holds a part of the rows, and trainers none."""
+        return self.spec.placement is not None
+
     def next_step(self) -> int | None:
         """Count a push of a growing table: the step that it is; None of others."""
         if not isinstance(self.shard, GrowingRows):

@@ -1,0 +1,177 @@
+"""Tables at DGL's servers with rows in files are those in memory, where no row is pushed by two trainers at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.original_ids import ArrayIds
+from partition.partitioned import PartPolicy
+from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
+from tests.transport.kvstore.test_growing import check_same, locally
+
+pytestmark = pytest.mark.dist
+
+NUM, DIM, STEPS = 1000, 16, 8
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], torch.dtype]] = {
+    "sgd": (ge.SparseSGD, {"lr": 0.1}, torch.float32),
+    "adagrad": (ge.SparseAdagrad, {"lr": 0.1}, torch.float64),
+    "adam, lazy decay": (ge.SparseAdam, {"lr": 0.1, "weight_decay": 0.1}, torch.float64),
+    "row adam": (ge.SparseRowAdam, {"lr": 0.1}, torch.float32),
+}
+PARTED = PartPolicy("node~_N", ge.RangeBook([0, 400, NUM]), ArrayIds(np.random.default_rng(0).permutation(NUM), NUM))
+
+
+def placed(folder: str | None, memory: int = 24_000) -> Any:
+    """Memory for about a third of the rows of a server that has them all."""
+    return "host" if folder is None else ge.File(folder, memory=memory, policy="lookahead")
+
+
+def share(step: int, rank: int, world_size: int) -> Tensor:
+    """Ids, with repeats; those of different trainers never meet."""
+    ids = np.random.default_rng(step).integers(0, NUM, 120)
+    return torch.from_numpy(ids[ids % world_size == rank])
+
+
+def train(
+    transport: Any, ranks: list[int], world_size: int, placement: Any, policy: Any = None, freezes: bool = True
+) -> dict[str, Any]:
+    """Rows and state of tables after some steps, each with another rule; local mode trains all shares."""
+    found: dict[str, Any] = {}
+    for name, (make, numbers, dtype) in OPTIMIZERS.items():
+        emb = ge.DistEmbedding(
+            NUM, DIM, f"t {name}", ge.initializers.Uniform(seed=3), policy, dtype=dtype, placement=placement
+        )
+        opt = make([emb], **numbers)
+        for step in range(STEPS):
+            shares = [share(step, rank, world_size) for rank in ranks]
+            ids, named = torch.cat(shares), torch.cat([one[:5] for one in shares]).unique()
+            if step == 3 and freezes:
+                emb.freeze(named)
+            if step == 5:
+                emb.reset_rows(named)
+            if step == 6:
+                emb.weight[named] = torch.ones(len(named), DIM)
+            transport.barrier()
+            rows = emb(ids)
+            emb.prefetch(torch.cat([share(step + 1, rank, world_size) for rank in ranks]))
+            (rows * torch.arange(DIM)).square().sum().backward()
+            opt.step()
+            opt.zero_grad()
+            transport.flush()
+            transport.barrier()
+        found[name] = emb.weight[:]
+        found |= {f"{name}: {k}": v[:] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
+        if placement != "host":
+            assert emb.cache_stats().dirty_writes > 0
+        transport.barrier()
+    return found
+
+
+def as_rank(transport: Any, *args: Any) -> dict[str, Any]:
+    return train(transport, [transport.rank], transport.world_size, *args)
+
+
+@pytest.mark.parametrize(
+    ("machines", "servers", "trainers", "policy", "options"),
+    [
+        (2, 2, 3, PARTED, {}),
+        (2, 1, 1, None, {}),  # no trainer runs on the second machine
+        (1, 2, 2, None, {"hogwild": True}),
+    ],
+)
+def test_rows_in_files_of_servers_are_those_in_memory(
+    tmp_path: Path, machines: int, servers: int, trainers: int, policy: Any, options: dict[str, Any]
+) -> None:
+    freezes = not options
+    expected = locally(train, list(range(trainers)), trainers, "host", policy, freezes)
+    with shared_memory_is_clean():
+        everyone = Cluster(trainers, machines, servers, **options).run(
+            as_rank, placed(str(tmp_path), 24_000 if servers * machines == 1 else 14_000), policy, freezes
+        )
+    for found in everyone:
+        check_same(found, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_of_memory_at_servers_gives_the_rows_of_memory() -> None:
+    expected = locally(train, [0, 1], 2, "host")
+    for found in Cluster(2).run(as_rank, ge.DeviceCache(memory=24_000)):
+        check_same(found, expected)
+
+
+def go_on(
+    transport: Any, ranks: list[int], world_size: int, placement: Any, steps: tuple[int, int], load: Any, save: Any
+) -> dict[str, Any]:
+    """Steps [first, last) with the given trainers' shares, after a load and before a save."""
+    emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=3), dtype=torch.float64, placement=placement)
+    opt = ge.SparseAdam([emb], lr=0.1, weight_decay=0.1)
+    if load:
+        ge.load_checkpoint(load, tables=[emb], optimizers=[opt])
+    for step in range(*steps):
+        emb(torch.cat([share(step, rank, world_size) for rank in ranks])).square().sum().backward()
+        opt.step()
+        transport.flush()
+        transport.barrier()
+    if save:
+        ge.save_checkpoint(save, tables=[emb], optimizers=[opt], step=steps[1], background=True).wait()
+    transport.barrier()
+    return {"rows": emb.weight[:], **{k: v[:] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}}
+
+
+def go_on_as_rank(transport: Any, *args: Any) -> dict[str, Any]:
+    return go_on(transport, [transport.rank], transport.world_size, *args)
+
+
+@pytest.mark.parametrize("way", ["from servers", "to servers"])
+def test_a_checkpoint_goes_on_in_another_mode_with_the_same_bits(tmp_path: Path, way: str) -> None:
+    expected = locally(go_on, [0, 1], 2, "host", (0, STEPS), None, None)
+    place, files = str(tmp_path / "saved"), placed(str(tmp_path / "rows"))
+    if way == "to servers":
+        locally(go_on, [0, 1], 2, "host", (0, 4), None, place)
+    else:
+        Cluster(2, 1, 2).run(go_on_as_rank, files, (0, 4), None, place)
+    if way == "from servers":
+        found = [locally(go_on, [0, 1], 2, "host", (4, STEPS), place, None)]
+    else:
+        found = Cluster(2, 2, 1).run(go_on_as_rank, files, (4, STEPS), place, None)
+    for one in found:
+        check_same(one, expected)
+
+
+def refusals(transport: Any, folder: str) -> list[str]:
+    said: list[str] = []
+
+    def refused(error: type[Exception], call: Any) -> None:
+        with pytest.raises(error) as found:
+            call()
+        said.append(str(found.value))
+
+    refused(ConfigError, lambda: ge.DistEmbedding(NUM, DIM, "small", placement=ge.File(folder, memory=100)))
+    emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=3), placement=ge.File(folder, memory=24_000))
+    refused(ModeError, lambda: transport.register_push_handler("t", lambda *_: None))
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    refused(ModeError, opt.state_dict)
+    refused(ConfigError, lambda: ge.DistEmbedding(NUM, DIM, "host").cache_stats())
+    opt.close()
+    other = ge.SparseAdam([emb], lr=0.1)  # rows stay, and another layout holds its state
+    emb(torch.arange(NUM)).sum().backward()
+    other.step()
+    transport.flush()
+    return said
+
+
+def test_what_servers_cannot_do_with_rows_in_files_is_refused(tmp_path: Path) -> None:
+    ((small, handler, state, memory),) = Cluster().run(refusals, str(tmp_path))
+    assert "memory=100 B is below the least" in small
+    assert "a push handler needs all of them in memory" in handler
+    assert "lie at the servers; use graph_emb.save_checkpoint()" in state
+    assert "lies in memory and has no cache" in memory
+    assert list(tmp_path.iterdir()) == []
