@@ -72,7 +72,8 @@ class TieredShard(EmbeddingShard):
     """A shard of which memory holds a part: see ``EmbeddingShard`` for the contract of its methods.
 
     ``weight`` and state of one value an element have no rows here (``in_memory`` is False): methods alone reach them.
-    An optimizer that comes or goes changes the layout of pages; rows that differ from their first values move then.
+    An optimizer that comes changes the layout of pages; rows that differ from their first values move then. What one
+    that went leaves in them is read no more: at the end of a training no row moves.
 
     Raises:
         ConfigError: the placement's memory does not hold a page, the disk has no room, or the first values are no
@@ -361,7 +362,7 @@ class TieredShard(EmbeddingShard):
         self._set_state(wanted, fresh)
         self.attached = True
         try:
-            if wanted:
+            if wanted or len(self._pages.columns) > 1:  # the state of an optimizer that went
                 self._open(wanted)
         except BaseException:
             self._set_state(*before)
@@ -374,10 +375,9 @@ class TieredShard(EmbeddingShard):
         raise ModeError(f"table {self.spec.name!r}: its rows lie in a file, and its state is made by an optimizer")
 
     def free_state(self) -> None:
-        had = bool(self.state_specs)
         self._set_state({}, {})
-        if had:
-            self._open({})
+        self._sections, self._row_columns = {WEIGHT: 0}, []
+        self._inner.free_state()
 
     def state_rows(self, name: str, rows: Tensor) -> Tensor:
         if name not in self._sections:

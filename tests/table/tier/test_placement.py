@@ -145,6 +145,12 @@ def test_frames_are_free_before_rows_move_to_another_layout(
     optimizer = ge.SparseAdagrad([emb], lr=0.1)
     frames = weakref.ref(emb.shard._pages.columns[0])  # type: ignore[attr-defined]
     optimizer.close()
+    assert free == [True]  # what ends a training moves nothing
+    assert torch.equal(emb.weight[:], before)
+    optimizer = ge.SparseSGD([emb], lr=0.1)  # no state: the room of the last one's is the rows'
+    assert free == [True, True]
+    assert len(emb.shard._pages.columns) == 1  # type: ignore[attr-defined]
+    optimizer.close()
     assert free == [True, True]
     assert torch.equal(emb.weight[:], before)
 
