@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python requirements/install.py
 PINNED := $(INSTALL) --constraint requirements/tested.txt
-# By all cores; without what nobody imports, a quarter. A file that is no Python is no error.
-RARE := /(tests?|testing|debugpy|fontTools|mypyc?|onnx|_inductor|setuptools|sqlalchemy|werkzeug)/
+# By all cores; without what nobody imports, a third. A file that is no Python is no error.
+RARE := tests?|testing|alembic|combinatorics|debugpy|distutils|fontTools|jedi|lexers|mypyc?|onnx|_inductor|physics
+RARE := /($(RARE)|prompt_toolkit|setuptools|sqlalchemy|tensorboard|wcwidth|werkzeug)/
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(RARE)' $(VENV)/lib || true
 # DGL's other version, beside the environment's own, for the tests of both.
 OTHER_DGL := $(VENV)/dgl-2.1.0
