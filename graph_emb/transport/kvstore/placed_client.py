@@ -6,6 +6,8 @@ of every ``world_size``-th server, as those of growing tables.
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from functools import reduce
 from typing import NoReturn
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import DataError, ModeError
 from graph_emb.graph.partition_book import RankRanges
+from graph_emb.table.placement import File
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.cache import CacheStats, sum_of
 from graph_emb.transport.base import TableRows
@@ -29,6 +32,8 @@ class PlacedClient(GrowingClient):
 
     def _create_placed(self, spec: TableSpec) -> None:
         book = server_book(spec.book, self._hosts, spec.name)
+        if isinstance(spec.placement, File):  # a server may have begun in another folder
+            spec = replace(spec, placement=replace(spec.placement, folder=os.path.abspath(spec.placement.path)))
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
         self._made[spec.name] = key[1] + 1

@@ -93,12 +93,13 @@ class Tables(GrowingCalls):
             table.shards[0] = shared.SharedShard(spec, table.first_id, weight)
             table.shards[0].own = table.low, table.high
             self._tables[key] = table
-        mine, theirs = table.spec, spec
-        if (mine.num_rows, mine.dim, mine.dtype, mine.book) != (theirs.num_rows, theirs.dim, theirs.dtype, theirs.book):
-            raise ConfigError(
-                f"table {mine.name!r}: trainer {sender} makes it ({theirs.num_rows}, {theirs.dim}) of {theirs.dtype}, "
-                f"another one ({mine.num_rows}, {mine.dim}) of {mine.dtype}; make the same tables on every trainer"
-            )
+        mine, theirs = (
+            (one.num_rows, one.dim, one.dtype, one.book, one.placement or "host") for one in (table.spec, spec)
+        )
+        if mine != theirs:
+            said = "trainer {} makes it ({}, {}) of {}, placement={}, another one ({}, {}) of {}, placement={}"
+            said = said.format(sender, *theirs[:3], theirs[4], *mine[:3], mine[4])
+            raise ConfigError(f"table {spec.name!r}: {said}; make the same tables on every trainer")
         table.users.setdefault(0, set()).add(sender)
         return Answer(table.segments[0].names)
 

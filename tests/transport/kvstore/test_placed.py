@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,11 @@ def refusals(transport: Any, folder: str) -> list[str]:
         said.append(str(found.value))
 
     refused(ConfigError, lambda: ge.DistEmbedding(NUM, DIM, "small", placement=ge.File(folder, memory=100)))
-    emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=3), placement=ge.File(folder, memory=24_000))
+    before = os.getcwd()
+    os.chdir(folder)  # where the servers are not
+    emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=3), placement=ge.File("rows", memory=24_000))
+    os.chdir(before)
+    assert len(os.listdir(Path(folder, "rows"))) == 1
     refused(ModeError, lambda: transport.register_push_handler("t", lambda *_: None))
     opt = ge.SparseAdagrad([emb], lr=0.1)
     refused(ModeError, opt.state_dict)
@@ -174,4 +179,23 @@ def test_what_servers_cannot_do_with_rows_in_files_is_refused(tmp_path: Path) ->
     assert "a push handler needs all of them in memory" in handler
     assert "lie at the servers; use graph_emb.save_checkpoint()" in state
     assert "lies in memory and has no cache" in memory
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+def different_placements(transport: Any, folder: str) -> str:
+    if transport.rank == 0:
+        emb = ge.DistEmbedding(NUM, DIM, "t", placement=ge.File(folder, memory=24_000))
+    transport.barrier()
+    if transport.rank == 1:
+        with pytest.raises(ConfigError) as found:
+            ge.DistEmbedding(NUM, DIM, "t")
+        transport.barrier()
+        return str(found.value)
+    transport.barrier()
+    return emb.name
+
+
+def test_trainers_that_place_a_table_differently_are_told(tmp_path: Path) -> None:
+    said = Cluster(2).run(different_placements, str(tmp_path))[1]
+    assert "trainer 1 makes it (1000, 16) of torch.float32, placement=host, another one (1000, 16)" in said
+    assert f"placement=File(folder='{tmp_path}'" in said

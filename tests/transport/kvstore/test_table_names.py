@@ -34,7 +34,8 @@ def different_tables(transport: Any) -> str:
 
 @pytest.mark.dist
 def test_trainers_that_make_different_tables_are_told() -> None:
-    assert "trainer 1 makes it (4, 2) of torch.float32, another one (3, 2)" in Cluster(2).run(different_tables)[1]
+    said = Cluster(2).run(different_tables)[1]
+    assert "trainer 1 makes it (4, 2) of torch.float32, placement=host, another one (3, 2)" in said
 
 
 def unnamed(transport: Any) -> list[float]:
