@@ -35,7 +35,7 @@ class StoredRows:
         """Start to bring ranges of rows into memory, which others leave: what a schedule of buckets asks for.
 
         A hint that changes no result: rows outside the ranges are read and trained as ever, slowly. Each rank calls it
-        for itself; of a table in memory it does nothing.
+        for itself, in kvstore mode for all servers; of a table in memory it does nothing.
 
         Args:
             ranges: Ids [low, high) each, those that are needed first in front; as many rows as memory holds come.
@@ -48,9 +48,7 @@ class StoredRows:
                     f"table {self._name!r}: the range [{low}, {high}) is not inside [0, {self.num_embeddings})"
                 )
         if self._spec.placement is not None:
-            shard = self.shard
-            first, num = shard.first_id, shard.num_rows
-            shard.hold([(min(max(low - first, 0), num), min(max(high - first, 0), num)) for low, high in ranges])
+            self.shard.hold_ids(ranges)
 
     def freeze(self, ids: Ids) -> None:
         """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.

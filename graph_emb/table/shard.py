@@ -178,6 +178,11 @@ class EmbeddingShard:
         """Note that rows [low, high) of ranges, and hardly others, will be asked for until the next call, those in
         front first; start to bring them. Rows in memory are here already."""
 
+    def hold_ids(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """``hold`` of those rows of ids [low, high) that lie here."""
+        first, num = self.first_id, self.num_rows
+        self.hold([(min(max(low - first, 0), num), min(max(high - first, 0), num)) for low, high in ranges])
+
     def held_rows(self, *ranges: tuple[int, int]) -> tuple[Tensor, list[np.ndarray]]:
         """Bring rows [low, high) of ranges into memory, to be changed in place until the next call.
 

@@ -7,6 +7,7 @@ of every ``world_size``-th server, as those of growing tables.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import NoReturn
@@ -63,6 +64,11 @@ class PlacedClient(GrowingClient):
         for server, start, end in pieces:
             self._exchange.tell(server, "prefetch", found.key, tensors=(ids[order[start:end]],))
 
+    def hold(self, table: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """``EmbeddingShard.hold_ids`` of all servers."""
+        for server in self._all:
+            self._exchange.tell(server, "hold", self._tables[table].key, list(ranges))
+
     def cache_stats(self, table: str) -> CacheStats:
         """What the caches of all servers did."""
         key = self._tables[table].key
@@ -87,6 +93,9 @@ class PlacedShard(SharedShard):
     def __init__(self, spec: TableSpec, client: PlacedClient) -> None:
         super().__init__(spec, 0, torch.empty((0, spec.dim), dtype=spec.dtype))
         self._client = client
+
+    def hold_ids(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._client.hold(self.spec.name, ranges)
 
     def saved_to(self, checkpoint: str) -> None:
         self._client.saved_to(self.spec.name, checkpoint)

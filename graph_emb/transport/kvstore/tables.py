@@ -166,6 +166,10 @@ class Tables(GrowingCalls):
         table = self._table(key)
         table.shards[0].prefetch(table.rows(ids))
 
+    def hold(self, sender: int, key: Key, ranges: list[tuple[int, int]]) -> None:
+        """Bring ranges of such a table's rows into memory, which others leave."""
+        self._placed(key).hold_ids(ranges)
+
     def cache_stats(self, sender: int, key: Key) -> Answer:
         """What this server's cache of such a table did."""
         return Answer(vars(self._placed(key).cache_stats()))
@@ -355,7 +359,7 @@ ANSWERED = {
     *("flush", "barrier"),
     *GROWING_CALLS,
 }
-UNANSWERED = {"mapped", "release", "push", "push_data", "prefetch"}
+UNANSWERED = {"mapped", "release", "push", "push_data", "prefetch", "hold"}
 """The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 

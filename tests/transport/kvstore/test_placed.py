@@ -160,10 +160,15 @@ def refusals(transport: Any, folder: str) -> list[str]:
     os.chdir(folder)  # where the servers are not
     emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=3), placement=ge.File("rows", memory=24_000))
     os.chdir(before)
-    assert len(os.listdir(Path(folder, "rows"))) == 1
+    assert len(os.listdir(Path(folder, "rows"))) == 2  # of a server each
     refused(ModeError, lambda: transport.register_push_handler("t", lambda *_: None))
     opt = ge.SparseAdagrad([emb], lr=0.1)
     refused(ModeError, opt.state_dict)
+    emb.hold([(0, 50), (700, 750)])
+    before = emb.cache_stats()
+    emb(torch.cat([torch.arange(50), torch.arange(700, 750)]))
+    after = emb.cache_stats()
+    assert after.hit_rows - before.hit_rows == after.requested - before.requested == 100
     refused(ConfigError, lambda: ge.DistEmbedding(NUM, DIM, "host").cache_stats())
     opt.close()
     other = ge.SparseAdam([emb], lr=0.1)  # rows stay, and another layout holds its state
@@ -174,7 +179,7 @@ def refusals(transport: Any, folder: str) -> list[str]:
 
 
 def test_what_servers_cannot_do_with_rows_in_files_is_refused(tmp_path: Path) -> None:
-    ((small, handler, state, memory),) = Cluster().run(refusals, str(tmp_path))
+    ((small, handler, state, memory),) = Cluster(1, 1, 2).run(refusals, str(tmp_path))
     assert "memory=100 B is below the least" in small
     assert "a push handler needs all of them in memory" in handler
     assert "lie at the servers; use graph_emb.save_checkpoint()" in state
