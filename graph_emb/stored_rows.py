@@ -97,7 +97,8 @@ class StoredRows:
         Raises:
             ConfigError: they lie in memory.
         """
-        return self.shard.cache_stats()
+        stats: CacheStats = self.shard.cache_stats()
+        return stats
 
     @property
     def traffic(self) -> Traffic:

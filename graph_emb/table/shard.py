@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_, gather_decayed
 from graph_emb.table.row_memory import aligned, allocate, ask_at, copy_at, number_at
 from graph_emb.table.spec import StateSpec, TableSpec
-
-if TYPE_CHECKING:
-    from graph_emb.table.tier.cache import CacheStats
 
 WEIGHT = "weight"
 AHEAD = 12  # rows whose lines are asked for before they are needed, of 512 bytes; of shorter ones more
@@ -312,8 +309,8 @@ class EmbeddingShard:
             self.settle(rows)
         self.write_column(name, rows, values)
 
-    def cache_stats(self) -> CacheStats:
-        """What the cache of a table did of which memory holds a part.
+    def cache_stats(self) -> Any:
+        """What the cache of a table did of which memory holds a part: ``CacheStats``.
 
         Raises:
             ConfigError: it lies in memory.

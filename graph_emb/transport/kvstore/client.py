@@ -224,7 +224,7 @@ class KVStoreTransport(PlacedClient):
         """The copy of rows, where all are in this machine, or what has to be asked."""
         found = self._tables[table]
         grows, exact = found.spec.growth is not None, found.spec.dtype
-        unread = found.pull_handler or found.placed or (grows and found.shard.lazy)
+        unread = found.pull_handler or found.spec.placement is not None or (grows and found.shard.lazy)
         own = range(0) if unread else self._servers
         if grows:
             here, local = self.num_machines == 1, ids
