@@ -321,9 +321,9 @@ class _KGETraining:
 
     def _check_room(self, schedule: BucketSchedule) -> None:
         """Raise a ConfigError where memory does not hold as many parts, with their state, as train together."""
-        assert isinstance(self.model.entity, DistEmbedding)
-        shard = self.model.entity.shard
-        assert isinstance(shard, TieredShard)
+        entity = self.model.entity
+        if not (isinstance(entity, DistEmbedding) and isinstance(shard := entity.shard, TieredShard)):
+            raise ConfigError(f"train.buckets = {schedule.parts}: servers hold the files of the entities; leave it out")
         ends = np.clip(schedule.bounds - shard.first_id, 0, shard.num_rows).tolist()
         if (held := shard.num_held([*pairwise(ends)])) < schedule.resident:
             lower = f", or lower train.resident to {held}" if held > 1 else ""

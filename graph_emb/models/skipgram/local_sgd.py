@@ -65,10 +65,10 @@ def walks_together(
     if shared:
         usual = min(-(-total_walks // (ranks * MEETINGS)), MOST_TOKENS // walk_length)
         return ranks * (model.config.exchange_walks or max(1, usual))
-    if model.file is not None:
+    if model.own_file is not None:
         config = model.config
         nodes = walk_length + num_blocks(walk_length, config) * config.shared_negatives
-        fitting = int(COPIES * model.file.memory_bytes) // (nodes * config.dim * 4)
+        fitting = int(COPIES * model.own_file.memory_bytes) // (nodes * config.dim * 4)
         return config.exchange_walks or max(1, fitting)
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (
@@ -254,7 +254,7 @@ class ExchangeSteps:
         if model.config.overlap and isinstance(transport, CollectiveTransport):
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
             self._overlapped = OverlappedRows(transport, [table.name for table in model.tables])
-        elif model.file is not None:
+        elif model.own_file is not None:
             self._copies = CachedCopies(model)
         else:
             adaptive = model.config.adaptive(lockstep=transport.lockstep)
@@ -270,7 +270,7 @@ class ExchangeSteps:
     def fits(model: SkipGram) -> bool:
         """Whether several processes share float32 rows on the CPU, each table cut in the same way, or one has files."""
         reaches = [table.transport.in_reach(table.name) for table in model.tables]
-        return (model.embedding.transport.world_size > 1) is (model.file is None) and all(
+        return (model.embedding.transport.world_size > 1) is (model.own_file is None) and all(
             trainable_in_place(reach)
             and (reach.first_id, len(reach.weight)) == (reaches[0].first_id, len(reaches[0].weight))
             for reach in reaches
@@ -326,7 +326,7 @@ class ExchangeSteps:
         config = self._model.config
         block = (config.block, config.shared_negatives, reach.first_id, len(reach.weight))
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
-        if self._model.file is None:  # else nothing travels
+        if self._model.own_file is None:  # else nothing travels
             self.used, self.own = self.used + used, self.own + own
         return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens)
 

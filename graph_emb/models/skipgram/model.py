@@ -23,6 +23,7 @@ from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
 from graph_emb.table.placement import HOST, File
 from graph_emb.table.tier.cache import CacheStats
+from graph_emb.table.tier.shard import TieredShard
 
 CONTEXT_USES = ("none", "add", "concat", "only")
 
@@ -107,6 +108,12 @@ class SkipGram:
         """Where each table lies, if in a file."""
         placement = self.embedding.spec.placement if isinstance(self.embedding, DistEmbedding) else None
         return placement if isinstance(placement, File) else None
+
+    @property
+    def own_file(self) -> File | None:
+        """``file``, where memory of this process holds a part of the rows: in kvstore mode that of servers does."""
+        here = isinstance(self.embedding, DistEmbedding) and isinstance(self.embedding.shard, TieredShard)
+        return self.file if here else None
 
     def cache_stats(self) -> dict[str, CacheStats]:
         """Of the rows in files, "token" and "context"; empty where they lie in memory."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -103,14 +103,19 @@ class PlacedShard(SharedShard):
     def cache_stats(self) -> CacheStats:
         return self._client.cache_stats(self.spec.name)
 
-    def saved_state(self) -> NoReturn:
-        raise self._elsewhere("state_dict()")
-
-    def write_column(self, name: str, rows: Tensor, values: Tensor) -> NoReturn:
-        raise self._elsewhere("load_state_dict()")
-
-    def _elsewhere(self, call: str) -> ModeError:
-        return ModeError(
-            f"table {self.spec.name!r}: {call} takes rows of this process, and those of placement="
-            f"{self.spec.placement} lie at the servers; use graph_emb.save_checkpoint() and load_checkpoint()"
+    def _elsewhere(self, *_: Any, **__: Any) -> NoReturn:
+        raise ModeError(
+            f"table {self.spec.name!r}: no row of placement={self.spec.placement} lies in this process; servers have "
+            "them: emb(ids), emb.weight[ids], save_checkpoint() and load_checkpoint() reach them, state_dict() does not"
         )
+
+    read: Any = _elsewhere
+    read_into: Any = _elsewhere
+    copy_of: Any = _elsewhere
+    column: Any = _elsewhere
+    held_rows: Any = _elsewhere
+    state_rows: Any = _elsewhere
+    updating: Any = _elsewhere
+    write: Any = _elsewhere
+    write_column: Any = _elsewhere
+    saved_state: Any = _elsewhere

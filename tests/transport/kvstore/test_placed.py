@@ -13,7 +13,14 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.training import train_kge
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.training import SkipGram, train_skipgram
+from graph_emb.sampling.walks import WalkSampler
 from partition.partitioned import PartPolicy
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 from tests.transport.kvstore.test_growing import check_same, locally
@@ -182,7 +189,7 @@ def test_what_servers_cannot_do_with_rows_in_files_is_refused(tmp_path: Path) ->
     ((small, handler, state, memory),) = Cluster(1, 1, 2).run(refusals, str(tmp_path))
     assert "memory=100 B is below the least" in small
     assert "a push handler needs all of them in memory" in handler
-    assert "lie at the servers; use graph_emb.save_checkpoint()" in state
+    assert "servers have them: emb(ids), emb.weight[ids], save_checkpoint()" in state
     assert "lies in memory and has no cache" in memory
     assert list((tmp_path / "rows").iterdir()) == []
 
@@ -204,3 +211,30 @@ def test_trainers_that_place_a_table_differently_are_told(tmp_path: Path) -> Non
     said = Cluster(2).run(different_placements, str(tmp_path))[1]
     assert "trainer 1 makes it (1000, 16) of torch.float32, placement=host, another one (1000, 16)" in said
     assert f"placement=File(folder='{tmp_path}'" in said
+
+
+def walk(transport: Any, placement: Any) -> Tensor:
+    ends = np.random.default_rng(0).integers(0, 400, (2, 1500))
+    graph = Graph.from_edges(*ends, num_nodes=400, self_loops="drop")
+    model = SkipGram(400, SkipGramConfig(dim=16, epochs=1), placement=placement, name="node")
+    sampler = WalkSampler(graph, num_walks=1, walk_length=10, seed=0)
+    train_skipgram(sampler, model=model, num_threads=1, progress=False)
+    transport.flush()
+    return model.embeddings()
+
+
+def by_buckets(transport: Any, folder: str) -> str:
+    triples = np.random.default_rng(0).integers(0, (400, 4, 400), (1000, 3))
+    graph = KnowledgeGraph("some", 400, 4, {"train": triples})
+    config = KGEConfig(model="complex", dim=16, batch_size=64, chunk_size=16, epochs=1, valid_every=0, buckets=4)
+    with pytest.raises(ConfigError) as found:
+        train_kge(graph, config, placement=ge.Buckets(folder, memory=60_000, parts=4), progress=False)
+    return str(found.value)
+
+
+def test_models_train_alike_where_servers_hold_the_files(tmp_path: Path) -> None:
+    """Steps that copy rows of a file in this process are for one that has it."""
+    (expected,), (found,) = (Cluster().run(walk, one) for one in ("host", placed(str(tmp_path))))
+    assert torch.equal(found, expected)
+    (said,) = Cluster().run(by_buckets, str(tmp_path))
+    assert "train.buckets = 4: servers hold the files of the entities; leave it out" in said
