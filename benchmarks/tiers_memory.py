@@ -250,17 +250,8 @@ def main() -> None:
     for case in options.cases:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             words = ["--folder", folder, "--here"]
-            for name in (
-                "entities",
-                "triples",
-                "nodes",
-                "edges",
-                "length",
-                "dim",
-                "parts",
-                "threads",
-                "negative_power",
-            ):
+            names = "entities triples nodes edges length dim parts threads negative_power"
+            for name in names.split():
                 words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
             words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint
             words += ["--on-disk"] * options.on_disk + ["--filter"] * options.filter
