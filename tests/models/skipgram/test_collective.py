@@ -256,7 +256,7 @@ def test_the_interval_follows_the_graph_and_the_training(
         num_nodes=num_nodes,
         config=SkipGramConfig(**options),
         embedding=SimpleNamespace(transport=SimpleNamespace(lockstep=True)),
-        file=None,
+        own_file=None,
     )
     assert walks_together(model, 2, 20, total_walks, rate) == expected
 
