@@ -24,8 +24,9 @@ from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.building import build
 from partition.methods.base import assign
+from partition.methods.coarsening import Level
 from partition.methods.effort import MultilevelSettings
-from partition.methods.multilevel import Level, Parts, descend
+from partition.methods.multilevel import Parts, descend
 from partition.methods.nodewise import Placed
 from partition.nesting import ROOM
 from partition.options import with_options
@@ -198,7 +199,7 @@ def together(
     """
     limits, settings, rng = np.append(limits, 1), MultilevelSettings.of(), np.random.default_rng(seed)
     bounds = np.maximum(limits, Parts(level, near, limits, num_parts).loads)
-    caps = settings.caps(level.totals, limits)
+    caps = [settings.caps(level.totals, limits)]
     with ThreadPool(num_threads) as threads:
         return descend(replace(level, groups=near), num_parts, bounds, caps, settings, rng, threads).parts
 

@@ -19,8 +19,8 @@ from graph_emb.graph.typed import HeteroGraph
 from partition.kernels import clustering, merging
 from partition.kernels.sorting import cut_of
 from partition.methods.base import at_least
+from partition.methods.coarsening import Level, coarsen, contract
 from partition.methods.effort import EFFORTS
-from partition.methods.multilevel import Level, coarsen, contract
 from partition.problem import RelationWeights, SymmetricAdjacency, symmetric
 
 ROOM = 0.3

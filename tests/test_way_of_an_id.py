@@ -68,12 +68,12 @@ def pull_from_servers(transport: Any) -> list[list[str]]:
     """A trainer that waits for answers without a look at its peers, which it takes when one is late by SLICE_MS."""
     from graph_emb.transport.kvstore import rpc
 
-    receive = rpc._receive_message
-    rpc._receive_message = lambda _: receive(int(1000 * LIMIT))
+    receive = rpc.RECEIVE
+    rpc.RECEIVE = lambda _: receive(int(1000 * LIMIT))  # type: ignore[assignment, misc]
     try:
         return pulled_from_servers()
     finally:
-        rpc._receive_message = receive
+        rpc.RECEIVE = receive
 
 
 def pulled_from_servers() -> list[list[str]]:

@@ -44,7 +44,7 @@ class Channel:
         self._sock = sock
         self._buffer = b""
         self.ended: str | None = None
-        self._sending = threading.Lock()
+        self._sending, self._reading = threading.Lock(), threading.RLock()
         self._silent, self._looked = 0.0, time.monotonic()
         sock.settimeout(timeout)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -89,6 +89,10 @@ class Channel:
 
     def poll(self) -> list[dict[str, Any]]:
         """At most one message that is here already; never waits. Then ``ended`` tells whether the peer is gone."""
+        with self._reading:
+            return self._next()
+
+    def _next(self) -> list[dict[str, Any]]:
         self._fill()
         while self._buffer.startswith(_SIGN_OF_LIFE):
             self._buffer = self._buffer[4:]
@@ -126,18 +130,19 @@ class Channel:
             )
 
     def _fill(self) -> None:
-        if self.ended is not None:
-            return
-        try:
-            while self._readable(0.0):
-                more = self._sock.recv(65536)
-                if not more:
-                    self.ended = "ended"
-                    return
-                self._buffer += more
-                self._silent, self._looked = 0.0, time.monotonic()
-        except OSError as error:
-            self.ended = f"is lost ({error})"
+        with self._reading:
+            if self.ended is not None:
+                return
+            try:
+                while self._readable(0.0):
+                    more = self._sock.recv(65536)
+                    if not more:
+                        self.ended = "ended"
+                        return
+                    self._buffer += more
+                    self._silent, self._looked = 0.0, time.monotonic()
+            except OSError as error:
+                self.ended = f"is lost ({error})"
 
     def _readable(self, timeout: float) -> bool:
         """Whether there is something to read, the end included; waits for it ``timeout`` seconds."""

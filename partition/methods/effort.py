@@ -33,6 +33,8 @@ HUGE = LARGE[:1]
 """First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
 it on the largest levels, where it takes longest."""
 SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
+LEAST_ENTRIES, MOST_PARTS = 300_000, 32
+"""Of graphs and partitions that are worth several ways: beyond, one costs as much as the rest."""
 LEAST_WORK = 20_000
 """Entries that all starts together may look at in one try of each bisection, on any graph."""
 
@@ -43,6 +45,8 @@ class Effort:
 
     Attributes:
         repeats, cycles: Runs from scratch, and runs that start from the best parts.
+        ways: In a run from scratch, from the level after the graph down to the coarsest; one for graphs of less than
+            ``LEAST_ENTRIES`` and for more than ``MOST_PARTS`` parts.
         rounds: Of label propagation in each coarsening.
         growth: Mean nodes that may merge in one coarsening, as smaller steps leave more chances to refine; 1e9 leaves
             it to the limit on clusters.
@@ -58,6 +62,7 @@ class Effort:
 
     repeats: int
     cycles: int
+    ways: int
     rounds: int
     growth: float
     shares: tuple[float, ...]
@@ -70,9 +75,9 @@ class Effort:
     refined: float
     thorough: float
 
-    def num_starts(self, level: int, graph: int, num_parts: int) -> int:
-        """At least 1, for the entries of the coarsest level and of the graph."""
-        most = np.clip(self.work * graph, LEAST_WORK, self.most_work) / (self.tries * max(level, 1))
+    def num_starts(self, level: int, graph: int, num_parts: int, ways: int = 1) -> int:
+        """At least 1, for the entries of the coarsest level and of the graph, on each of the ways."""
+        most = np.clip(self.work * graph, LEAST_WORK, self.most_work) / (self.tries * max(level, 1) * ways)
         return int(np.clip(most, 1, self.starts) / max(1.0, np.log2(num_parts))) or 1
 
     def searches(self, level: int, graph: int) -> tuple[Search, ...]:
@@ -84,11 +89,11 @@ class Effort:
 
 EFFORTS = {
     "default": Effort(
-        1, 0, rounds=2, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40,
-        starts=108, work=0.5, most_work=1_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
+        1, 0, ways=4, rounds=2, growth=1e9, shares=(1 / 5, 1 / 10), coarsest=400, per_part=20,
+        starts=27, work=1.0, most_work=2_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
     ),
     "high": Effort(
-        3, 1, rounds=3, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60,
+        3, 1, ways=1, rounds=3, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60,
         starts=108, work=np.inf, most_work=4_000_000, tries=2, refined=1, thorough=1,
     ),
 }  # fmt: skip
@@ -116,6 +121,10 @@ class MultilevelSettings:
     def target(self, num_parts: int) -> int:
         """Nodes of the coarsest level, about."""
         return max(self.effort.coarsest, self.effort.per_part * num_parts)
+
+    def ways(self, graph: int, num_parts: int) -> int:
+        """In a run from scratch, for the entries of the graph."""
+        return self.effort.ways if graph >= LEAST_ENTRIES and num_parts <= MOST_PARTS else 1
 
     def caps(self, totals: np.ndarray, limits: np.ndarray, run: int = 0) -> np.ndarray:
         """(C,): what a cluster may hold in one of the runs, for the (C,) totals and limits of a part."""

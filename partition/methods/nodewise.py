@@ -15,7 +15,8 @@ from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.readers.tables import read_npy
 from partition.kernels import clustering as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method, node_counts_only
-from partition.methods.multilevel import Level, Parts, random_order
+from partition.methods.coarsening import Level, random_order
+from partition.methods.multilevel import Parts
 from partition.problem import Constraints
 
 SUFFIXES = (".npy", ".txt")

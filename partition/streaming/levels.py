@@ -23,8 +23,9 @@ from graph_emb.core.terminal import Advance
 from graph_emb.core.threads import ThreadPool
 from partition.kernels import clustering as kernels
 from partition.kernels import sorting
+from partition.methods.coarsening import Level, batch_of, cluster, random_order
 from partition.methods.effort import MultilevelSettings
-from partition.methods.multilevel import Level, Parts, batch_of, best_parts, cluster, inner_limits, random_order
+from partition.methods.multilevel import Parts, best_parts, inner_limits
 from partition.methods.nodewise import Placed
 from partition.problem import Constraints, merged
 from partition.streaming.edges import bucket_of, cut_buckets, number_type
@@ -42,7 +43,7 @@ NONE = np.empty(0, np.int32)
 
 
 class DiskLevel:
-    """A graph with its edges on the disk; ``methods.multilevel.Level`` is one in memory.
+    """A graph with its edges on the disk; ``methods.coarsening.Level`` is one in memory.
 
     Attributes:
         ends: (N + 1,), int64: the entries of node v are ``ends[v] .. ends[v + 1]``.
@@ -99,7 +100,7 @@ class DiskLevel:
 
 
 class DiskPropagation:
-    """Label propagation, as ``methods.multilevel.Propagation``: chunks in random order, nodes in random order within.
+    """Label propagation, as ``methods.coarsening.Propagation``: chunks in random order, nodes in random order within.
 
     Args:
         labels, loads, limits: See there.

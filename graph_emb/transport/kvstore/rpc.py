@@ -188,6 +188,21 @@ def _on_terminate() -> None:
         before()
 
 
+class Receive:
+    """DGL's ``recv_rpc_message``; ``since``: when the wait began that has not ended, ``time.monotonic``."""
+
+    def __init__(self, receive: Callable[[int], Any]) -> None:
+        self._receive = receive
+        self.since: float | None = None
+
+    def __call__(self, timeout: int = 0) -> Any:
+        self.since = time.monotonic()
+        try:
+            return self._receive(timeout)
+        finally:
+            self.since = None
+
+
 class Call(rpc.Request):
     """Run a method of ``tables.Tables`` at a server for a trainer; tensors travel without pickling."""
 
@@ -271,7 +286,7 @@ def sendable(thing: Any, what: str) -> Any:
 
 
 rpc.register_service(SERVICE, Call, Answer)
-_receive_message = rpc.recv_rpc_message  # DGL's own: DGLContext puts a watched one in its place
+RECEIVE = rpc.recv_rpc_message = Receive(rpc.recv_rpc_message)
 
 
 def send(server: int, request: rpc.Request) -> int:
@@ -287,7 +302,7 @@ def send(server: int, request: rpc.Request) -> int:
 
 def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
     """(number of the request, response) of the next message, or None when none comes in time."""
-    message = _receive_message(timeout_ms)
+    message = RECEIVE(timeout_ms)  # DGLContext puts a watched one into DGL's module
     if message is None:
         return None
     response = rpc.get_service_property(message.service_id)[1]

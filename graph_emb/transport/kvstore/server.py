@@ -15,6 +15,7 @@ from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
 from graph_emb.transport.kvstore.rpc import Answer
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
+from graph_emb.transport.kvstore.stalled import StallWatch
 from graph_emb.transport.kvstore.tables import tables_of
 
 _log = logging.getLogger("graph_emb.kvstore.server")
@@ -78,7 +79,7 @@ def serve(
         channels = [trainer.channel for trainer in trainers.values()]
         signs = SignsOfLife(channels, min(trainer.patience for trainer in trainers.values()))
         try:
-            _loop(trainers, state)
+            _loop(server_id, trainers, state)
         finally:
             signs.close()
         for channel in channels:
@@ -160,11 +161,18 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
         trainer.channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
 
 
-def _loop(trainers: Trainers, state: Any) -> None:
+def _loop(server_id: int, trainers: Trainers, state: Any) -> None:
     """Handle requests until every trainer said goodbye."""
     gone: set[int] = set()
     looked = time.monotonic()
     tables = tables_of(state.kv_store)
+
+    def before(error: PeerError) -> None:
+        _tell(trainers, str(error))
+        tables.close()
+
+    name = f"graph-emb: server {server_id}"
+    watch = StallWatch(rpc.RECEIVE, lambda: _check(trainers, gone), name, before)
     try:
         while True:
             request, client, group = dgl_rpc.recv_request(rpc.SLICE_MS)
@@ -190,6 +198,7 @@ def _loop(trainers: Trainers, state: Any) -> None:
                     _check(trainers, gone)
                 dgl_rpc.send_response(target, answer, group)
     finally:
+        watch.close()
         tables.close()
 
 

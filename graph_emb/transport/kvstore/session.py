@@ -20,6 +20,7 @@ from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import Session
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
+from graph_emb.transport.kvstore.stalled import StallWatch
 from graph_emb.transport.kvstore.tables import Announce
 
 
@@ -59,6 +60,8 @@ class GuardedSession(Session):
         self.news = select.poll()  # one system call for all of them
         self._context: DGLContext | None = None
         self._signs: SignsOfLife | None = None
+        self._stalls: StallWatch | None = None
+        self._dead: str | None = None  # what a server said that a trainer's death was
         try:
             for server in range(hosts.num_servers):
                 channel = guard.dial(hosts.address(server), secret, timeout, start_timeout)
@@ -70,6 +73,7 @@ class GuardedSession(Session):
             # From here on: a server that is ready counts the silence while this trainer waits for another one.
             self._signs = SignsOfLife(self._channels, answer_timeout)
             self._connect()
+            self._stalls = StallWatch(rpc.RECEIVE, self.check, f"graph-emb: trainer {rank}")
         except BaseException:
             self._end_channels()
             raise
@@ -115,10 +119,11 @@ class GuardedSession(Session):
     def _hear(self, channel: Channel) -> bool:
         """Whether the server said goodbye; raises as ``check``."""
         for message in channel.poll():
-            if "dead" in message:
-                raise PeerError(message["dead"])
             if "bye" in message:
                 return True
+            self._dead = self._dead or message.get("dead")
+        if self._dead is not None:
+            raise PeerError(self._dead)
         if channel.ended:
             raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
         channel.check_life(self.answer_timeout)
@@ -152,8 +157,9 @@ class GuardedSession(Session):
             self._end_channels()
 
     def _end_channels(self) -> None:
-        if self._signs is not None:
-            self._signs.close()
+        for thread in (self._signs, self._stalls):
+            if thread is not None:
+                thread.close()
         for channel in self._channels:
             channel.close()
 

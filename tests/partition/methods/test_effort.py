@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from partition.methods.effort import EFFORTS, LARGE, SMALL
+from partition.methods.effort import EFFORTS, LARGE, SMALL, MultilevelSettings
 
 
 def test_starts_follow_the_size_of_the_graph_without_a_cliff() -> None:
@@ -9,7 +9,15 @@ def test_starts_follow_the_size_of_the_graph_without_a_cliff() -> None:
     assert effort.repeats + effort.cycles == 1
     sizes = [10_000 * 2**i for i in range(13)]  # to 41 million entries
     starts = [effort.num_starts(20_000, size, 2) for size in sizes]
-    assert starts == [1, 1, 1, 1, 2, 4, 8, 16, 25, 25, 25, 25, 25]
+    assert starts == [1, 1, 1, 2, 4, 8, 16, 27, 27, 27, 27, 27, 27]
+    shared = [effort.num_starts(20_000, size, 2, ways=4) for size in sizes]
+    assert shared == [1, 1, 1, 1, 1, 2, 4, 8, 12, 12, 12, 12, 12]
+
+
+def test_small_graphs_and_many_parts_are_worth_one_way() -> None:
+    settings = MultilevelSettings.of()
+    assert [settings.ways(*size) for size in ((300_000, 32), (299_999, 2), (10**9, 33))] == [4, 1, 1]
+    assert MultilevelSettings.of("high").ways(10**9, 2) == 1
 
 
 def test_starts_share_their_number_over_the_depth_of_the_bisection() -> None:

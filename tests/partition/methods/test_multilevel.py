@@ -10,8 +10,9 @@ from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
+from partition.methods.coarsening import Level, cluster
 from partition.methods.effort import EFFORTS, Search
-from partition.methods.multilevel import Level, Parts, cluster, first_parts
+from partition.methods.multilevel import Parts, first_parts
 from partition.problem import symmetric
 from tests.partition.methods.graphs import plain, planted, skewed
 
@@ -178,6 +179,32 @@ def test_levels_between_leave_room_for_the_search_on_the_finest(monkeypatch: pyt
     assert set(between) == {4380}  # 4,000 and 0.95 of 400
 
 
+def test_the_best_of_several_ways_goes_on_until_little_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ways down from the level after the graph; on the graph itself one search alone takes its parts on."""
+    scores: list[tuple[float, int]] = []
+    graph, _ = planted(num_blocks=6, size=2000)
+    refine = Parts.refine
+
+    def noted(parts: Parts, *args: Any) -> None:
+        if parts.level.num_nodes == 12_000:
+            before.append(parts.score)
+        refine(parts, *args)
+        if 1_000 < parts.level.num_nodes < 12_000:
+            scores.append(parts.score)
+
+    monkeypatch.setattr(Parts, "refine", noted)
+    monkeypatch.setattr("partition.methods.effort.LEAST_ENTRIES", 0)
+    for settled, ways in ((0.0, 4), (1.0, 1)):
+        monkeypatch.setattr("partition.methods.multilevel.SETTLED", settled * 1e6)
+        monkeypatch.setattr("partition.methods.multilevel.MOST_SETTLED", settled)
+        before: list[tuple[float, int]] = []
+        scores.clear()
+        assign(graph, 4, "multilevel", seed=2)
+        assert len(scores) == ways
+        assert before == [min(scores)]
+        assert ways == 1 or min(scores) < min(scores[0], scores[-1])  # neither the first way nor the last
+
+
 def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = planted(num_blocks=6, size=20)
     adjacency = symmetric(graph)
@@ -239,8 +266,8 @@ def test_without_a_limit_it_refuses() -> None:
 
 def test_batches_shared_by_threads_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small levels are not worth threads and stay with one; here every level is handed out."""
-    monkeypatch.setattr("partition.methods.multilevel.SERIAL_ENTRIES", 0)
-    monkeypatch.setattr("partition.methods.multilevel.ALONE_ENTRIES", 0)
+    monkeypatch.setattr("partition.methods.coarsening.SERIAL_ENTRIES", 0)
+    monkeypatch.setattr("partition.methods.coarsening.ALONE_ENTRIES", 0)
     graph, _ = planted(num_blocks=6, size=400)
     made = {
         assign(graph, 3, "multilevel", seed=4, num_threads=threads).homogeneous().tobytes() for threads in (1, 2, 3)

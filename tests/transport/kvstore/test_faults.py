@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import socket
+import stat
+import sys
+import termios
+import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -316,3 +323,92 @@ def test_a_server_that_dies_in_the_middle_of_a_message_is_an_error_too() -> None
         outcome = cluster.join()["trainer 0"]
     assert outcome.exit_code == 1, cluster.logs["trainer 0"]
     assert "server 1" in outcome.error
+
+
+def unsent_bytes() -> int:
+    """What the kernel holds of all that this process has sent by sockets, and could not get rid of."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile, or no socket
+            if stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                total += int.from_bytes(fcntl.ioctl(int(name), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return total
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class HalfAnswer:
+    """A pull handler: the trainer is stopped, so that its socket fills up within the answer; then the server ends."""
+
+    def __init__(self, trainer: int, number: int) -> None:
+        self.trainer, self.number = trainer, number
+
+    def __call__(self, store: Any, name: str, rows: torch.Tensor) -> torch.Tensor:
+        os.kill(self.trainer, signal.SIGSTOP)
+        threading.Thread(target=self.end, daemon=True).start()
+        return store[name][rows]
+
+    def end(self) -> None:
+        until(lambda: unsent_bytes() > 100_000)
+        os.kill(os.getpid(), self.number)
+
+
+def takes_half_an_answer(transport: Any, number: int) -> None:
+    """Its rows lie at the other machine's server."""
+    emb = ge.DistEmbedding(160_000, 64, name="e")
+    emb.weight[80_000:160_000]
+    transport.register_pull_handler("e", HalfAnswer(os.getpid(), number))
+    emb.weight[80_000:160_000]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_is_gone_or_stopped_in_the_middle_of_an_answer_ends_the_trainer(number: int) -> None:
+    """DGL's receiver waits for the rest of a message for ever, and returns to nobody who could look after the peer."""
+    with shared_memory_is_clean():
+        cluster = Cluster(1, 2, answer_timeout=4.0)
+        cluster.start(takes_half_an_answer, number)
+        server, trainer = (psutil.Process(cluster.workers[name].process.pid) for name in ("server 1", "trainer 0"))
+        ended = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+        until(lambda: not server.is_running() or server.status() in ended)
+        os.kill(trainer.pid, signal.SIGCONT)
+        cluster.workers["trainer 0"].process.join(LIMIT)
+        if number == signal.SIGSTOP:
+            os.kill(server.pid, signal.SIGCONT)
+        outcomes = cluster.join()
+    assert outcomes["trainer 0"].exit_code == 3, cluster.logs["trainer 0"]
+    how = "without a goodbye" if number == signal.SIGKILL else "gave no sign of life: was its process stopped?"
+    (line,) = [line for line in cluster.logs["trainer 0"].splitlines() if "error: " in line]
+    assert line.startswith("graph-emb: trainer 0: error: server 1 (127.0.0.1:")
+    assert how in line
+
+
+def sends_half_a_push(transport: Any) -> None:
+    """Trainer 1 ends inside of a push to a server that is stopped; trainer 0 comes to a barrier."""
+    emb = ge.DistEmbedding(160_000, 64, name="e")
+    transport.barrier()
+    if transport.rank == 0:
+        os.kill(server_pid(transport, 1), signal.SIGSTOP)
+        ids = torch.arange(80_000, 160_000)
+        transport.push([Push(emb.name, ids, torch.ones(80_000, 64), SGD(1.0), "sum")])
+        until(lambda: unsent_bytes() > 100_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.barrier()
+
+
+def test_a_trainer_that_dies_in_the_middle_of_a_push_ends_the_server_and_the_others() -> None:
+    with shared_memory_is_clean():
+        cluster = Cluster(2, 2)
+        cluster.start(sends_half_a_push)
+        cluster.workers["trainer 0"].process.join(LIMIT)
+        os.kill(cluster.workers["server 1"].process.pid, signal.SIGCONT)
+        outcomes = cluster.join()
+    assert outcomes["trainer 0"].exit_code == -signal.SIGKILL
+    assert outcomes["server 1"].exit_code == 3, cluster.logs["server 1"]
+    assert "graph-emb: server 1: error: trainer 0 (host" in cluster.logs["server 1"]
+    assert outcomes["trainer 1"].exit_code == 1
+    assert "trainer 0 (host" in outcomes["trainer 1"].error
