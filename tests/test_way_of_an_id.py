@@ -69,7 +69,7 @@ def pull_from_servers(transport: Any) -> list[list[str]]:
     from graph_emb.transport.kvstore import rpc
 
     receive = rpc.RECEIVE
-    rpc.RECEIVE = lambda _: receive(int(1000 * LIMIT))  # type: ignore[assignment, misc]
+    rpc.RECEIVE = lambda _: receive(int(1000 * LIMIT))  # type: ignore[assignment]
     try:
         return pulled_from_servers()
     finally:
