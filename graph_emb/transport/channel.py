@@ -155,8 +155,8 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection; may be repeated."""
+        self.ended = self.ended or "ended"  # first: another thread may look
         self._sock.close()
-        self.ended = self.ended or "ended"
 
 
 class SignsOfLife:
