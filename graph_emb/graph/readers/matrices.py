@@ -75,6 +75,7 @@ def graph_of_matrix(matrix: Any, options: ReadOptions, name: str = "graph") -> H
         DataError: values that are no real numbers, or a shape that does not fit the types of both ends.
     """
     source, relation, destination = EDGE_TYPE if options.edge_type is None else checked_edge_type(options.edge_type)
+    _check_pointers(matrix)
     entries = matrix.tocoo()
     if entries.ndim != 2 or entries.data.dtype.kind not in "biuf":
         raise DataError(f"a matrix of {entries.data.dtype}, shape {entries.shape}; expected real numbers, 2 dimensions")
@@ -121,9 +122,23 @@ def is_symmetric(src: NDArray, dst: NDArray, values: NDArray | None, num_nodes: 
 def checked_entries(file: Path, matrix: Any) -> sparse.coo_array:
     """The entries of a matrix; scipy trusts row pointers that a file brought, and reads past its arrays."""
     with parsing(file, "a sparse matrix"):
+        _check_pointers(matrix)
         if hasattr(matrix, "check_format"):
             matrix.check_format(full_check=True)
         return sparse.coo_array(matrix)
+
+
+def _check_pointers(matrix: Any) -> None:
+    """Refuse row pointers that fall: ``check_format`` does not look at them where the last one is 0 (scipy 1.17)."""
+    pointers = getattr(matrix, "indptr", None)
+    if pointers is None:
+        return
+    steps = np.diff(pointers.astype(np.int64), prepend=0)
+    if (steps < 0).any() or (len(steps) and steps[0]):
+        row = int(np.argmax(steps < 0))
+        raise DataError(
+            f"indptr of a sparse matrix is {pointers[row]} at row {row}; it must start at 0 and not fall: is it whole?"
+        )
 
 
 @register("npz", "edge_type", paths=(".npz",))

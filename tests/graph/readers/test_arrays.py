@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.io import savemat
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.readers import read_graph
 from tests.graph.readers.compressed import read_csr, read_plain
 
 Put = Callable[..., Path]
@@ -156,10 +158,29 @@ def test_a_matrix_too_large_for_int32_neighbours_is_refused(tmp_path: Path) -> N
 def test_row_pointers_that_lie_do_not_reach_native_code(put: Put) -> None:
     """scipy's tocoo() trusted indptr and wrote past its arrays: the process died."""
     parts = {"format": np.array("csr"), "shape": np.array([3, 3]), "data": np.ones(3), "indices": np.array([1, 2, 0])}
-    with pytest.raises(DataError, match="cannot be read as a s"):
-        read_csr(put("g.npz", **parts, indptr=np.array([0, 90000, 2, 3])))
+    for pointers, first in (([0, 90000, 2, 3], "2 at row 2"), ([0, 2, 3, 0], "0 at row 3")):
+        with pytest.raises(DataError, match=rf"g.npz: indptr of a sparse matrix is {first}; .* not fall"):
+            read_csr(put("g.npz", **parts, indptr=np.array(pointers)))
     with pytest.raises(DataError, match="cannot be read as a s"):
         read_csr(put("h.npz", **{**parts, "indices": np.array([1, 70000, 0])}, indptr=np.array([0, 1, 2, 3])))
+
+
+def test_row_pointers_that_fall_to_0_at_the_end_do_not_reach_native_code(tmp_path: Path) -> None:
+    """scipy's check_format() looks at them only where there are entries; the last pointer says that there are none."""
+    matrix = sparse.csc_matrix(np.eye(3))
+    savemat(tmp_path / "g.mat", {"network": matrix})
+    content, whole, torn = (
+        (tmp_path / "g.mat").read_bytes(),
+        *(np.array(p, np.int32) for p in ([0, 1, 2, 3], [0, 1, 2, 0])),
+    )
+    assert content.count(whole.tobytes()) == 1
+    (tmp_path / "g.mat").write_bytes(content.replace(whole.tobytes(), torn.tobytes()))
+    with pytest.raises(DataError, match=r"g.mat: indptr of a sparse matrix is 0 at row 3;"):
+        read_graph(tmp_path / "g.mat")
+    for pointers, first in (([0, 1, 2, 0], "0 at row 3"), ([1, 1, 2, 3], "1 at row 0")):
+        matrix.indptr[:] = pointers
+        with pytest.raises(DataError, match=f"indptr of a sparse matrix is {first};"):
+            read_graph(matrix)
 
 
 def test_an_array_file_is_no_archive(tmp_path: Path) -> None:
