@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import tokenize
+import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -74,7 +75,9 @@ def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype, int]:
         with path.open("rb") as stream:
             version = np.lib.format.read_magic(stream)
             reader: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
-            shape, by_column, dtype = reader(stream)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a header that Python 2 could have written, and is read
+                shape, by_column, dtype = reader(stream)
             start = stream.tell()
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
@@ -95,8 +98,9 @@ def read_array(path: Path) -> NDArray[Any]:
     """
     if not path.is_file():
         raise DataError(f"{path} does not exist; give a .npy file")
-    _, _, dtype, _ = _npy_header(path)
-    return np.ascontiguousarray(np.load(path, allow_pickle=False), dtype=dtype.newbyteorder("="))
+    shape, by_column, dtype, start = _npy_header(path)
+    found = np.fromfile(path, dtype, math.prod(shape), offset=start).reshape(shape, order="F" if by_column else "C")
+    return np.ascontiguousarray(found, dtype=dtype.newbyteorder("="))
 
 
 class NpyRows(RowFile):
@@ -116,8 +120,8 @@ class NpyRows(RowFile):
     def pieces(self) -> Iterator[Rows]:
         step = max(1, BYTES_AT_ONCE // max(1, self._dtype.itemsize * self.dim))
         starts = range(0, self.num_rows, step)
-        if self._by_column:
-            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if self._by_column and self.num_rows * self.dim:
+            mapped = np.memmap(self.path, self._dtype, "r", self._start, (self.num_rows, self.dim), "F")
             yield from (mapped[start : start + step] for start in starts)
             return
         with self.path.open("rb") as stream:

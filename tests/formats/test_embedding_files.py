@@ -14,6 +14,7 @@ from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats import embedding_files
 from graph_emb.formats.embedding_files import FORMATS, load_embeddings, save_embeddings
+from graph_emb.formats.row_readers import NpyRows
 from graph_emb.initializers import Normal
 
 ALL = ("npy", "parquet", "word2vec", "pt")
@@ -144,6 +145,19 @@ def test_a_table_is_saved_through_its_weight(tmp_path: Path) -> None:
     table = DistEmbedding(10, 4, init_func=Normal(seed=0))
     save_embeddings(tmp_path, table.weight)
     assert np.array_equal(load_embeddings(tmp_path).weights, table.weight[:].numpy())
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("rows", [4, 0])
+def test_a_header_with_odd_blanks_is_read_without_a_word_of_numpy(tmp_path: Path, order: str, rows: int) -> None:
+    """numpy takes it for one of Python 2 and warns, which the tests make an error."""
+    wanted = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+    np.save(tmp_path / "g.npy", wanted.copy(order=order))  # type: ignore[call-overload]
+    content = (tmp_path / "g.npy").read_bytes()
+    assert b"          \n" in content[:128]
+    (tmp_path / "g.npy").write_bytes(content[:128].replace(b"          \n", b"\n\n        \n") + content[128:])
+    assert rows == 0 or np.array_equal(load_embeddings(tmp_path / "g.npy").weights, wanted)
+    assert [piece.tolist() for piece in NpyRows(tmp_path / "g.npy").pieces()] == [wanted.tolist()] * (rows > 0)
 
 
 def test_a_folder_prefers_npy(tmp_path: Path) -> None:
