@@ -81,6 +81,8 @@ def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype, int]:
             start = stream.tell()
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its header has shape {shape}")
         needed = start + math.prod(shape) * dtype.itemsize
         if path.stat().st_size < needed:
             raise ValueError(f"it has {path.stat().st_size} bytes, its header promises {needed}")

@@ -14,7 +14,7 @@ from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats import embedding_files
 from graph_emb.formats.embedding_files import FORMATS, load_embeddings, save_embeddings
-from graph_emb.formats.row_readers import NpyRows
+from graph_emb.formats.row_readers import NpyRows, read_array
 from graph_emb.initializers import Normal
 
 ALL = ("npy", "parquet", "word2vec", "pt")
@@ -158,6 +158,19 @@ def test_a_header_with_odd_blanks_is_read_without_a_word_of_numpy(tmp_path: Path
     (tmp_path / "g.npy").write_bytes(content[:128].replace(b"          \n", b"\n\n        \n") + content[128:])
     assert rows == 0 or np.array_equal(load_embeddings(tmp_path / "g.npy").weights, wanted)
     assert [piece.tolist() for piece in NpyRows(tmp_path / "g.npy").pieces()] == [wanted.tolist()] * (rows > 0)
+
+
+@pytest.mark.parametrize("shape", ["(-4, 3)", "(-1, 3)", "(-4,-3)"])
+def test_a_header_with_a_negative_shape_is_refused(tmp_path: Path, shape: str) -> None:
+    """numpy takes a negative length for one that it may choose."""
+    np.save(tmp_path / "g.npy", np.zeros((4, 3), np.float32))
+    content = (tmp_path / "g.npy").read_bytes()
+    word = b"(4, 3), }" + b" " * (len(shape) - 6)
+    assert content.count(word) == 1
+    (tmp_path / "g.npy").write_bytes(content.replace(word, f"{shape}, }}".encode()))
+    for read in (read_array, NpyRows):
+        with pytest.raises(DataError, match=r"g.npy.*its header has shape \(-"):
+            read(tmp_path / "g.npy")
 
 
 def test_a_folder_prefers_npy(tmp_path: Path) -> None:
