@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 from graph_emb.core.errors import PeerError
@@ -18,8 +17,9 @@ from graph_emb.core.terminal import code_of, end_at_once
 from graph_emb.transport.kvstore.rpc import Receive
 
 LOOK_SECONDS = 0.5
-STALLED_SECONDS = 2.0
-"""A wait for a message lasts a tenth of a second: one that lasts longer has begun to take a message."""
+LOOKS = 4
+"""A wait for a message lasts a tenth of a second: one that so many looks find has begun to take a message. Looks are
+counted, not seconds, as this process may have been stopped itself."""
 
 
 class StallWatch:
@@ -44,9 +44,12 @@ class StallWatch:
         threading.Thread(target=self._run, name="graph_emb stall watch", daemon=True).start()
 
     def _run(self) -> None:
+        last, looks = None, 0
         while not self._ending.wait(LOOK_SECONDS):
             since = self._receive.since
-            if since is None or time.monotonic() - since < STALLED_SECONDS:
+            looks = looks + 1 if since is not None and since == last else 0
+            last = since
+            if looks < LOOKS:
                 continue
             try:
                 self._check()
