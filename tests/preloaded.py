@@ -7,6 +7,8 @@ import importlib
 
 from numba.core import registry
 
+from graph_emb.core.imports import has_frozen
+
 MODULES = [
     "graph_emb.checkpoint.loading",
     "graph_emb.checkpoint.saving",
@@ -40,4 +42,5 @@ registry.cpu_target.typing_context.refresh()  # numba fills them before its firs
 registry.cpu_target.target_context.refresh()
 gc.collect()
 gc.freeze()  # else every process would look through, and so copy, all that it shares
+assert has_frozen()  # each of a thousand forks would count these objects at its first import
 gc.set_threshold(10_000, 10, 50)  # by Python's own, 700 and 10, a tenth of the time goes to looking for garbage

@@ -13,6 +13,7 @@ from typing import Any
 
 OWN = 1000
 """More objects than Python freezes at its own start (375 in 3.12, none before), fewer than any program has then."""
+_frozen_by_caller = False
 
 
 @contextmanager
@@ -40,10 +41,19 @@ def importing() -> Iterator[None]:
         yield
         if len(sys.modules) > before:
             _clear_frames(others)
-        # To count a million frozen objects takes 50 ms. More than OWN: unfreeze would undo a freeze of the caller's.
-        if len(sys.modules) > before and gc.get_freeze_count() < OWN:
+        if len(sys.modules) > before and not has_frozen():  # unfreeze would undo a freeze of the caller's
             gc.freeze()
             gc.unfreeze()  # which puts them into the oldest generation
+
+
+def has_frozen() -> bool:
+    """Whether the program has frozen objects of its own; then it is not asked again, and neither are its forks.
+
+    To count a million frozen objects takes 50 ms.
+    """
+    global _frozen_by_caller
+    _frozen_by_caller = _frozen_by_caller or gc.get_freeze_count() >= OWN
+    return _frozen_by_caller
 
 
 def _young_frames() -> list[FrameType]:
