@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.ids import are_among
 from graph_emb.graph.label_files import SPLIT, TEXT_SUFFIXES
 from graph_emb.graph.readers.edge_list import SOURCE_NAMES
 from graph_emb.graph.readers.source import PART_WORDS, checked_file, split_suffix
@@ -93,7 +94,7 @@ def without_held_out(graph: KnowledgeGraph, held: HeldOut) -> tuple[KnowledgeGra
     """
     sizes = (graph.num_entities, graph.num_relations, graph.num_entities)
     keys = [np.ravel_multi_index(own.T, sizes) for own in (graph.train, np.concatenate(list(held.values())))]
-    kept = ~np.isin(*keys)
+    kept = ~are_among(*keys)
     if not kept.any():
         raise DataError(f"{graph.name}: all {len(kept)} training triples are held out; none is left to train on")
     return replace(graph, parts={**graph.parts, "train": graph.train[kept], **held}), int((~kept).sum())

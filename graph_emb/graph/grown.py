@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
-from graph_emb.graph.ids import find_ids, first_repeated
+from graph_emb.graph.ids import are_among, find_ids, first_repeated
 from graph_emb.graph.readers import READERS, format_of, read_graph
 from graph_emb.graph.readers.source import MASKS, as_path
 from graph_emb.graph.readers.triples import RELATION
@@ -294,11 +294,11 @@ def _num_held_out(held: HeldOut, new: HeteroGraph, num_nodes: Mapping[str, int])
         keys = (src + offsets[etype[0]]) * total + dst + offsets[etype[2]]
         wanted = [edge[:, 0] * total + edge[:, 1] for edge in pairs.values()]
         wanted += [edge[:, 1] * total + edge[:, 0] for edge in pairs.values() if new.symmetric]
-        found = np.isin(keys, np.concatenate(wanted)) if wanted else np.zeros(len(keys), bool)
+        found = are_among(keys, np.concatenate(wanted)) if wanted else np.zeros(len(keys), bool)
         relation = new.edge_data.get(etype, {}).get(RELATION, np.full(len(src), number))
         for triples in (own for part, own in held.triples.items() if part != "train"):
             for kind in np.intersect1d(relation, triples[:, 1]):
                 own = triples[triples[:, 1] == kind]
-                found |= (relation == kind) & np.isin(keys, own[:, 0] * total + own[:, 2])
+                found |= (relation == kind) & are_among(keys, own[:, 0] * total + own[:, 2])
         count += int(found.sum())
     return count

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import LinkSplit
+from graph_emb.graph.ids import are_among
 
 
 def hold_out_edges(graph: Graph, valid: float = 0.1, test: float = 0.1, seed: int = 0) -> tuple[Graph, LinkSplit]:
@@ -61,7 +62,7 @@ def hold_out_given(graph: Graph, given: Mapping[str, NDArray[np.int64]], seed: i
         DataError: as ``hold_out_edges``.
     """
     edges, held = graph.edges(), np.concatenate(list(given.values()))
-    kept = ~np.isin(edges @ [graph.num_nodes, 1], held @ [graph.num_nodes, 1])
+    kept = ~are_among(edges @ [graph.num_nodes, 1], held @ [graph.num_nodes, 1])
     if not kept.any():
         raise DataError(f"graph: {len(edges)} edges, {len(held)} held out; none is left to train on")
     ends, ids = np.concatenate([edges, held]), graph.node_ids

@@ -22,6 +22,7 @@ from graph_emb.core.errors import DataError
 from graph_emb.graph.csr import Duplicates, Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.dgl_format import MappedRows
+from graph_emb.graph.ids import are_among
 from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.readers.source import REVERSE_PREFIX, WEIGHT
@@ -262,7 +263,7 @@ def own_triples(
         return triples, numbers, 0
     out = np.concatenate(list(held.values()))
     most = np.concatenate([triples, out]).max(axis=0) + 1
-    gone = np.isin(np.ravel_multi_index(triples.T, most), np.ravel_multi_index(out.T, most))
+    gone = are_among(np.ravel_multi_index(triples.T, most), np.ravel_multi_index(out.T, most))
     removed = np.sort(np.concatenate(ranks.group.gather_objects(numbers[gone], "held-out triples")))
     if len(removed) == before:
         raise DataError(f"{parts.name}: all {before} training triples are held out; none is left to train on")

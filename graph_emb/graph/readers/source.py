@@ -25,7 +25,7 @@ from graph_emb.core.errors import (
     did_you_mean,
     unknown_name,
 )
-from graph_emb.graph.ids import first_outside
+from graph_emb.graph.ids import are_among, first_outside
 from graph_emb.graph.typed import DUPLICATES_KEPT, EdgeType, HeteroGraph
 
 KeepOrDrop = Literal["keep", "drop"]
@@ -377,7 +377,7 @@ def _mirrored(table: _EdgeTable, each: bool, num_nodes: int, counts: dict[str, i
     add = table.src != table.dst
     if not each:
         forward, backward = _keys(table.src, table.dst, num_nodes), _keys(table.dst, table.src, num_nodes)
-        add &= ~np.isin(backward, forward)
+        add &= ~are_among(backward, forward)
     extra = table.take(add)
     _count(counts, "reverse edges added", len(extra.src))
     return _EdgeTable(
