@@ -325,13 +325,13 @@ def test_a_server_that_dies_in_the_middle_of_a_message_is_an_error_too() -> None
     assert "server 1" in outcome.error
 
 
-def unsent_bytes() -> int:
-    """What the kernel holds of all that this process has sent by sockets, and could not get rid of."""
+def bytes_in_sockets(queue: int) -> int:
+    """What the kernel holds of all that this process has sent (TIOCOUTQ) or could read (FIONREAD) by sockets."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile, or no socket
             if stat.S_ISSOCK(os.stat(int(name)).st_mode):
-                total += int.from_bytes(fcntl.ioctl(int(name), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+                total += int.from_bytes(fcntl.ioctl(int(name), queue, bytes(4)), sys.byteorder)
     return total
 
 
@@ -354,7 +354,7 @@ class HalfAnswer:
         return store[name][rows]
 
     def end(self) -> None:
-        until(lambda: unsent_bytes() > 100_000)
+        until(lambda: bytes_in_sockets(termios.TIOCOUTQ) > 100_000)
         os.kill(os.getpid(), self.number)
 
 
@@ -387,15 +387,29 @@ def test_a_server_that_is_gone_or_stopped_in_the_middle_of_an_answer_ends_the_tr
     assert how in line
 
 
+class Stopped:
+    """A push handler that stops its server; later the server has read what came before it looks for a message.
+
+    A wait for one that began before the stop would be over, and the server would see that its trainer is gone.
+    """
+
+    def __call__(self, store: Any, name: str, rows: torch.Tensor, data: torch.Tensor) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        until(lambda: bytes_in_sockets(termios.FIONREAD) == 0)
+
+
 def sends_half_a_push(transport: Any) -> None:
-    """Trainer 1 ends inside of a push to a server that is stopped; trainer 0 comes to a barrier."""
+    """Trainer 0 ends inside of a push to a server that is stopped; trainer 1 comes to a barrier."""
     emb = ge.DistEmbedding(160_000, 64, name="e")
+    transport.register_push_handler("e", Stopped())
     transport.barrier()
     if transport.rank == 0:
-        os.kill(server_pid(transport, 1), signal.SIGSTOP)
-        ids = torch.arange(80_000, 160_000)
-        transport.push([Push(emb.name, ids, torch.ones(80_000, 64), SGD(1.0), "sum")])
-        until(lambda: unsent_bytes() > 100_000)
+        server = psutil.Process(server_pid(transport, 1))
+        for num in (1, 80_000):
+            ids = torch.arange(80_000, 80_000 + num)
+            transport.push([Push(emb.name, ids, torch.ones(num, 64), SGD(1.0), "sum")])
+            until(lambda: server.status() == psutil.STATUS_STOPPED)
+        until(lambda: bytes_in_sockets(termios.TIOCOUTQ) > 100_000)
         os.kill(os.getpid(), signal.SIGKILL)
     transport.barrier()
 
