@@ -104,24 +104,27 @@ def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[n
     if known is None:
         return np.where((asked >= 0) & (asked < num_nodes), asked, -1).astype(np.int64)
     order = np.argsort(known, kind="stable")  # linear on the sorted ids that readers make
-    position = np.searchsorted(known, asked, sorter=order)
-    candidate = order[np.minimum(position, len(known) - 1)]
+    candidate = order[_places(known[order], asked)]
     return np.where(known[candidate] == asked, candidate, -1).astype(np.int64)
 
 
 def are_among(keys: NDArray, others: NDArray) -> NDArray[np.bool_]:
     """Whether each key (K,) is one of the others (O,), (K,); both in any order, repeats allowed.
 
-    Two sorts, and a search that goes up in both: of 10 million keys of edges ``numpy.isin`` (2.4) hashes all and takes
-    six times as long.
+    Faster than ``numpy.isin`` (2.4), which hashes millions of keys.
     """
-    if not others.size:
-        return np.zeros(len(keys), bool)
-    order, known = np.argsort(keys), np.sort(others)
-    ascending = keys[order]
-    found = np.empty(len(keys), bool)
-    found[order] = known[np.minimum(np.searchsorted(known, ascending), len(known) - 1)] == ascending
-    return found
+    known = np.sort(others)
+    return known[_places(known, keys)] == keys if known.size else np.zeros(len(keys), bool)
+
+
+def _places(known: NDArray, asked: NDArray) -> NDArray[np.int64]:
+    """Where each id that is asked for (A,) is among the ascending ones (N,), at least one, if it is there; (A,).
+
+    The search goes up in both, so that it meets memory in its order.
+    """
+    order, places = np.argsort(asked), np.empty(len(asked), np.int64)
+    places[order] = np.searchsorted(known, asked[order])
+    return np.minimum(places, len(known) - 1)
 
 
 def first_outside(ids: NDArray, limit: int) -> int | None:
