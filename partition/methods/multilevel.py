@@ -126,7 +126,7 @@ SETTLED, MOST_SETTLED = 0.005, 0.05
 those of the graph itself there, and other ways take as long as where more is cut."""
 SURE_WAYS, SURE_ENTRIES = 3, 4_000_000
 """Ways before a cut is taken as it is, from so many entries on: cuts of some tenths of a percent differ by a third from
-way to way, and two more take a fifth of the time."""
+way to way, and two more take a quarter of the time."""
 ROUNDS = 8
 LEAST_PATIENCE = 50
 LEAST_REFINED = 8
