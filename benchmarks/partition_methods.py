@@ -82,9 +82,12 @@ GRAPHS: dict[str, Callable[[Path], HeteroGraph]] = {
     "rmat-fifth": lambda _: generated.rmat(13, seed=8),
     "rmat-1m": lambda _: generated.rmat(16, 8, seed=9),
     "rmat-3m": lambda _: generated.rmat(17, 14, seed=10),
+    "planted-dense": lambda _: generated.planted(5_000, 200_000, 40, seed=1),
+    "hyperbolic-dense": lambda _: generated.hyperbolic(16_000, 50, seed=1),
+    "rmat-dense": lambda _: generated.rmat(13, 40, seed=1),
 }
 """A generated graph's name ends with its directed edges, in millions where it is not said: planted, hyperbolic and rmat
-have 4.7, 5.1 and 7.6 million."""
+have 4.7, 5.1 and 7.6 million. The dense ones have more than 50 entries a node, and 0.3, 0.8 and 0.4 million in all."""
 
 
 def quality(graph: HeteroGraph, parts: np.ndarray, num_parts: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,8 @@ LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_searc
 HUGE = LARGE[:1]
 """First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
 it on the largest levels, where it takes longest."""
+LOCAL = LARGE[0], Search(rounds=2, per_search=1, patience=25)
+"""The second from each node of the boundary alone: where most edges are cut, many moves are found by nothing else."""
 SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
 LEAST_ENTRIES, MOST_PARTS = 300_000, 32
 """Of graphs and partitions that are worth several ways: beyond, one costs as much as the rest."""
@@ -58,6 +60,7 @@ class Effort:
         tries: Of each bisection in a start: fewer make the starts more different.
         refined: The share of the starts that are refined, the best of them.
         thorough: The share of the graph's entries up to which a level gets the ``SMALL`` searches.
+        finest: The searches on the graph itself; empty: as on any level.
     """
 
     repeats: int
@@ -74,6 +77,7 @@ class Effort:
     tries: int
     refined: float
     thorough: float
+    finest: tuple[Search, ...] = ()
 
     def num_starts(self, level: int, graph: int, num_parts: int, ways: int = 1) -> int:
         """At least 1, for the entries of the coarsest level and of the graph, on each of the ways."""
@@ -82,6 +86,8 @@ class Effort:
 
     def searches(self, level: int, graph: int) -> tuple[Search, ...]:
         """On a level, for its entries and those of the graph."""
+        if self.finest and level == graph:
+            return self.finest
         if level < SMALL_ENTRIES and level <= self.thorough * graph:
             return SMALL
         return LARGE if level < LARGE_ENTRIES else HUGE
@@ -97,17 +103,27 @@ EFFORTS = {
         starts=108, work=np.inf, most_work=4_000_000, tries=2, refined=1, thorough=1,
     ),
 }  # fmt: skip
+DENSE = replace(EFFORTS["default"], growth=10.0, ways=1, finest=LOCAL)
+DENSE_ROW, DENSE_ENTRIES, MIXED = 40, (200_000, 1_000_000), 0.6
+"""For graphs of so many entries a node at least, of this many in all, and more than this share of the edges' weight
+between the clusters of the first step: most of their edges are cut whatever the parts, and a step joins nodes that have
+little in common. Smaller ones get too few starts for it; in larger ones single searches cost more than they find."""
 LARGEST = 1 / 20
 """Of the graph: the most that a cluster may hold. A fifth of one of two parts leaves the first parts few choices."""
 
 
 @dataclass(frozen=True)
 class MultilevelSettings:
-    """The options of ``multilevel``: its effort, the runs from scratch and those that start from the best parts."""
+    """The options of ``multilevel``: its effort, the runs from scratch and those that start from the best parts.
+
+    Attributes:
+        mixed: The effort where the first step leaves more than ``MIXED`` of the weight between clusters, if another.
+    """
 
     effort: Effort
     repeats: int
     cycles: int
+    mixed: Effort | None = None
 
     @classmethod
     def of(cls, effort: str = "default", repeats: int | None = None, cycles: int | None = None) -> MultilevelSettings:
@@ -117,6 +133,12 @@ class MultilevelSettings:
         given = EFFORTS[effort]
         repeats = given.repeats if repeats is None else at_least("repeats", repeats, 1)
         return cls(given, repeats, given.cycles if cycles is None else at_least("cycles", cycles, 0))
+
+    def on(self, entries: int, num_nodes: int) -> MultilevelSettings:
+        """For a graph: with ``DENSE`` beside the default where it is dense."""
+        least, most = DENSE_ENTRIES
+        dense = least <= entries <= most and entries >= DENSE_ROW * num_nodes
+        return replace(self, mixed=DENSE) if dense and self.effort is EFFORTS["default"] else self
 
     def target(self, num_parts: int) -> int:
         """Nodes of the coarsest level, about."""

@@ -18,7 +18,7 @@ from partition.kernels import refinement
 from partition.kernels.sorting import cut_of
 from partition.methods.base import Problem, any_but_none, method
 from partition.methods.coarsening import Level, alone_or, coarsen, random_order
-from partition.methods.effort import Effort, MultilevelSettings, Search
+from partition.methods.effort import MIXED, Effort, MultilevelSettings, Search
 
 SWAP_TRIES = 2_000
 PROPAGATION_ROUNDS = 6
@@ -150,6 +150,7 @@ def multilevel(
         adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ascontiguousarray(problem.constraints.weights.T)
     )
     limits, rng = problem.constraints.limits(problem.num_parts), np.random.default_rng(problem.seed)
+    settings = settings.on(len(finest.indices), finest.num_nodes)
     with ThreadPool(problem.num_threads) as threads:
         return best_parts(finest, problem.num_parts, limits, settings, rng, threads)
 
@@ -215,6 +216,9 @@ def descend(
         return back(levels, first_parts(coarsest, num_parts, limits, given, entries, rng, threads, ways=ways))
 
     levels = coarsen(start, caps[0], given, target, rng, threads)
+    if settings.mixed is not None and len(levels) > 1 and levels[1].weight > MIXED * start.weight:
+        given, caps = settings.mixed, caps[: settings.mixed.ways]
+        levels = coarsen(start, caps[0], given, target, rng, threads)
     if len(start.groups):
         coarsest = levels.pop()
         made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)

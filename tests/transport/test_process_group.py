@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -27,6 +28,16 @@ def test_an_unknown_backend_is_named(backend: str) -> None:
     assert not dist.is_initialized()
 
 
+def held(most: tuple[int, int]) -> tuple[int, int]:
+    """Open files and threads; above ``most`` they are looked at again for 10 s: threads may still be at an end."""
+    deadline, process = time.monotonic() + 10, psutil.Process()
+    while True:
+        found = process.num_fds(), process.num_threads()
+        if all(np.less_equal(found, most)) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
+
+
 def begin_and_end(times: int) -> list[tuple[int, int]]:
     """Open files and threads after each end of the mode, in a program with a group of its own."""
     dist.init_process_group("gloo")
@@ -38,7 +49,7 @@ def begin_and_end(times: int) -> list[tuple[int, int]]:
             assert transport.world_size == 2
             ge.shutdown()
             dist.barrier()
-            found.append((psutil.Process().num_fds(), psutil.Process().num_threads()))
+            found.append(held(found[1] if len(found) > 1 else (10**9, 10**9)))
     finally:
         dist.destroy_process_group()
     return found
@@ -48,7 +59,7 @@ def begin_and_end(times: int) -> list[tuple[int, int]]:
 def test_a_mode_that_ended_keeps_no_file_or_thread(ranks: Ranks) -> None:
     """The group that it made beside the program's own was never destroyed."""
     for found in ranks.run(begin_and_end, 2, 4):
-        assert len(set(found[1:])) == 1
+        assert all(np.less_equal(later, found[1]).all() for later in found[2:])
 
 
 def refused_after_the_others(folder: str, options: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from partition.methods.effort import EFFORTS, LARGE, SMALL, MultilevelSettings
+from partition.methods.effort import DENSE, EFFORTS, LARGE, LOCAL, SMALL, MultilevelSettings
 
 
 def test_starts_follow_the_size_of_the_graph_without_a_cliff() -> None:
@@ -30,3 +30,11 @@ def test_the_default_searches_thoroughly_only_where_the_finest_level_costs_more(
     assert EFFORTS["default"].searches(1_000_000, 1_000_000) == LARGE
     assert EFFORTS["default"].searches(250_000, 1_000_000) == SMALL
     assert EFFORTS["high"].searches(1_000_000, 1_000_000) == SMALL
+
+
+def test_only_dense_graphs_have_another_effort_beside_the_default() -> None:
+    settings = MultilevelSettings.of()
+    sizes = ((200_000, 5_000), (1_000_000, 25_000), (200_000, 5_001), (199_999, 10), (1_000_001, 10))
+    assert [settings.on(*size).mixed for size in sizes] == [DENSE, DENSE, None, None, None]
+    assert MultilevelSettings.of("high").on(200_000, 5_000).mixed is None
+    assert [DENSE.searches(level, 400_000) for level in (400_000, 300_000, 100_000)] == [LOCAL, LARGE, SMALL]

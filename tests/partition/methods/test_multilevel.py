@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.graphs import rmat
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
 from partition.methods.coarsening import Level, cluster
-from partition.methods.effort import EFFORTS, Search
+from partition.methods.effort import EFFORTS, MIXED, Search
 from partition.methods.multilevel import Parts, first_parts
 from partition.problem import symmetric
 from tests.partition.methods.graphs import plain, planted, skewed
@@ -204,6 +205,23 @@ def test_the_best_of_several_ways_goes_on_until_little_is_cut(monkeypatch: pytes
         assert len(scores) == ways
         assert before == [min(scores)]
         assert ways < 4 or min(scores) < min(scores[0], scores[-1])  # neither the first way nor the last
+
+
+def test_dense_graphs_whose_clusters_hold_little_are_cut_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others of the same density keep the parts that they had."""
+    monkeypatch.setattr("partition.methods.effort.DENSE_ENTRIES", (0, 10**6))
+
+    def cuts(graph: HeteroGraph, mixed: float) -> list[int]:
+        monkeypatch.setattr("partition.methods.multilevel.MIXED", mixed)
+        return [cut(graph, assign(graph, 4, "multilevel", seed=seed).homogeneous()) for seed in range(4)]
+
+    mixed, rng = rmat(11, 40, seed=1), np.random.default_rng(0)
+    blocks = rng.integers(40, size=(60_000, 1)) * 50
+    clustered = plain(
+        2_000, np.concatenate([blocks + rng.integers(50, size=(60_000, 2)), rng.integers(2_000, size=(9_000, 2))])
+    )
+    assert max(cuts(mixed, MIXED)) < 0.995 * min(cuts(mixed, 1.0))
+    assert cuts(clustered, MIXED) == cuts(clustered, 1.0) != cuts(clustered, 0.0)
 
 
 def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
