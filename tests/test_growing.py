@@ -102,6 +102,14 @@ def test_slots_of_an_id_without_a_row_reach_the_row_that_it_has_got_since() -> N
     assert emb.ids().tolist() == [5, 7]
 
 
+def test_ids_that_are_read_again_have_the_rows_that_they_have_got_since() -> None:
+    """The second look-up was answered by what the first one had found, and told first values."""
+    emb = table("growing", 1, torch.float32)
+    first = emb.weight[[5, 7]]
+    emb.weight[[7]] = torch.tensor([[10.0]])
+    assert emb.weight[[5, 7]].tolist() == [*first[:1].tolist(), [10.0]]
+
+
 def test_look_ups_that_an_update_recalls_are_those_of_its_ids() -> None:
     """Two look-ups, one of them never back-propagated, a growth and an eviction lie before the step."""
     emb = table("growing", 1, torch.float32, eviction=ge.Unused(1, every=100))

@@ -25,12 +25,10 @@ from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
+from graph_emb.table.look_ups import LookUps
 from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
-
-MOST_KNOWN = 1 << 20
-"""Keys whose places a shard keeps from their look-up to the update."""
 
 
 class GrowingShard(GrowingRows):
@@ -65,9 +63,7 @@ class GrowingShard(GrowingRows):
         self._candidates = None if growth.admission is None else Candidates(growth.admission, what)
         self._end = 0  # of the places that have been used
         self._free = np.empty(0, np.int64)  # of them those that are empty now, ascending
-        # Keys and places of the look-ups since the last update, and whether rows were made since the first of them.
-        self._known: list[tuple[np.ndarray, np.ndarray]] = []
-        self._made_since = False
+        self._look_ups = LookUps(self._map)
         self.places = Places(spec, size, self._ids, room)
         self.step, self.epoch = 0, 0
         self.evicted: list[np.ndarray] = []
@@ -124,25 +120,7 @@ class GrowingShard(GrowingRows):
 
     def find(self, rows: Tensor) -> np.ndarray:
         """The place of each key's row, (B,), -1 where there is none; kept for the update that follows."""
-        keys = rows.numpy()
-        if self._known and np.array_equal(self._known[-1][0], keys):
-            return self._known[-1][1]
-        at = self._map.find(keys)
-        while sum(len(known) for known, _ in self._known) > MOST_KNOWN:
-            del self._known[0]
-        self._known.append((keys.copy(), at))
-        return at
-
-    def _recalled(self, keys: np.ndarray) -> np.ndarray:
-        """``find``, from the look-ups since the last update where they were of the same keys in the same order."""
-        found, start = [], 0
-        for known, at in self._known:
-            if np.array_equal(known, keys[start : start + len(known)]):
-                found.append(at)
-                start += len(known)
-        if start < len(keys):
-            found.append(self._map.find(keys[start:]))
-        return np.concatenate([np.empty(0, np.int64), *found])
+        return self._look_ups.find(rows.numpy())
 
     def check_places(self, rows: Tensor, places: np.ndarray) -> None:
         """Raise a ConfigError unless each place, (B,), is that of the key's row, or -1."""
@@ -231,26 +209,21 @@ class GrowingShard(GrowingRows):
             ConfigError: there is no room for the new rows; the step has changed nothing then.
         """
         keys = rows.numpy()
-        at = self._recalled(keys) if places is None else places.copy()
-        if len(absent := np.flatnonzero(at < 0)) and (self._made_since or places is not None):
+        at = self._look_ups.recalled(keys) if places is None else places.copy()
+        if len(absent := np.flatnonzero(at < 0)) and (self._look_ups.outdated or places is not None):
             at[absent] = self._map.find(keys[absent])
             absent = absent[at[absent] < 0]
         if len(absent):
             waiting = keys[absent]
             self._make(self._admitted(distinct_ids(ids_of(waiting))), self.step + 1)
             at[absent] = self._map.find(waiting)
-        self._forget()
+        self._look_ups.forget()
         self.step += 1
         count_uses(at, self._uses, self.step)
         if not len(absent) or (at >= 0).all():
             return self.places, torch.from_numpy(at), grads
         kept = torch.from_numpy(np.flatnonzero(at >= 0))
         return self.places, torch.from_numpy(at)[kept], grads[kept.to(grads.device)]
-
-    def _forget(self) -> None:
-        """Give up the look-ups that an update could recall."""
-        self._known.clear()
-        self._made_since = False
 
     def _admitted(self, ids: np.ndarray) -> np.ndarray:
         """Those of distinct, ascending ids without a row, (R,), that get one in the coming step, which uses them."""
@@ -276,7 +249,7 @@ class GrowingShard(GrowingRows):
         if not num:
             return
         self._check_room(num)
-        self._made_since = True
+        self._look_ups.outdated = True
         self._map.add(keys, at := np.concatenate([self._free[:num], np.arange(start, start + num)])[:num])
         self._free = self._free[num:]
         self._end = max(start, int(at[-1]) + 1)
@@ -404,7 +377,7 @@ class GrowingShard(GrowingRows):
     def clear(self, step: int) -> None:
         """Give up all rows and candidates; the table has made ``step`` steps."""
         self._map.remove(keys_of(self.ids()))
-        self._forget()
+        self._look_ups.forget()
         if self._candidates is not None:
             self._candidates.clear()
         if self.frozen is not None:
@@ -485,7 +458,7 @@ class GrowingShard(GrowingRows):
         self.epoch += num > 0
         if len(gone):
             self._map.remove(keys_of(ids))
-            self._forget()
+            self._look_ups.forget()
             self._free = np.union1d(self._free, gone)
             self.evicted.append(ids)
             self._gone.append(ids)
