@@ -124,14 +124,14 @@ def trained(prepare: Callable[[], Any] | None = None) -> str:
     return found
 
 
-def group_of_the_program() -> bool:
+def group_of_the_program() -> dist.TCPStore:
     """The process group as ``torch.multiprocessing.spawn`` programs make it: nothing in the environment."""
     size, rank, port = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     for name in CLEAN:
         os.environ.pop(name, None)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    return True
+    return store
 
 
 @pytest.mark.dist
@@ -158,6 +158,8 @@ def on_one_rank(prepare: Callable[[], Any] | None = None) -> str:
     finally:
         ge.shutdown()
         if made is not None:
+            # The other rank may still be making the group of the program: torch fails where one leaves it meanwhile.
+            made.set("over", "") if rank == "0" else made.wait(["over"])
             dist.destroy_process_group()
 
 
