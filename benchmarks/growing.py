@@ -225,9 +225,56 @@ def measure_delta(rows: int, dim: int, touched: int) -> dict[str, Any]:
     return found
 
 
+def measure_demoted(rows: int, dim: int, batch: int, repeats: int) -> list[dict[str, Any]]:
+    """Steps of a table that keeps an eighth of its rows in memory, beside one that keeps all, on the same ids in turns.
+
+    A share of the ids of a step lies in the file; the others are of the last used rows. The rows that are trained and
+    those of the end are the same.
+    """
+    kept, process, found = rows // 8, psutil.Process(), []
+    with tempfile.TemporaryDirectory() as folder:
+        place = ge.File(folder, memory=kept * dim * 8)
+        tables, taken = [], []
+        for name, options in (
+            ("all in memory", {}),
+            ("demoted", {"eviction": ge.LeastRecent(max_rows=kept), "on_evict": "demote", "placement": place}),
+        ):
+            before = process.memory_info().rss
+            emb = ge.DistEmbedding(ge.growing(max_rows=rows), dim, name, ge.initializers.Uniform(seed=0), **options)
+            tables.append((emb, ge.SparseAdagrad([emb], lr=0.1)))
+            for low in range(0, rows, batch // 2):
+                ids = torch.arange(low, min(rows, low + batch // 2)) * 7919
+                step_of(*tables[-1], ids)
+            taken.append((process.memory_info().rss - before) >> 20)
+        rng = np.random.default_rng(0)
+        for share in (0.0, 0.01, 0.1):
+            times: list[list[float]] = [[], []]
+            for _ in range(repeats):
+                recent = rows - 1 - rng.integers(0, kept // 2, batch)
+                away = rng.integers(0, rows // 2, batch)
+                ids = torch.from_numpy(np.where(rng.random(batch) < share, away, recent) * 7919)
+                for one, (emb, opt) in zip(times, tables, strict=True):
+                    one.append(step_of(emb, opt, ids))
+            ratios = [there / here for here, there in zip(*times, strict=True)]
+            found.append(
+                {
+                    "of the ids in the file": share,
+                    "ms": statistics.median(times[0]),
+                    "ms, demoted": statistics.median(times[1]),
+                    "ratio": statistics.median(ratios),
+                    "MiB": taken[0],
+                    "MiB, demoted": taken[1],
+                }
+            )
+        everything = torch.arange(rows) * 7919
+        for some in everything.split(batch):
+            assert torch.equal(*(emb.weight[some] for emb, _ in tables))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ["map", "steps", "growth", "delta"]
+    parts = ["map", "steps", "growth", "delta", "demoted"]
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--sizes", nargs="+", type=int, default=[100_000, 10_000_000], help="ids of the map")
     parser.add_argument("--rows", type=int, default=2_000_000)
@@ -262,6 +309,9 @@ def main() -> None:
     if "delta" in args.parts:
         found["delta"] = measure_delta(args.rows // 4, args.dim, args.batch)
         print(tabulate([found["delta"]], headers="keys", floatfmt=".4g"))
+    if "demoted" in args.parts:
+        found["demoted"] = measure_demoted(args.rows // 2, args.dim, args.batch, args.repeats)
+        print(tabulate(found["demoted"], headers="keys", floatfmt=".3g"))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(found, indent=1))

@@ -22,7 +22,7 @@ from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import Bags
 from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.table.growing_shard import GrowingShard
-from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
+from graph_emb.table.growth import Eviction, Growth, Missing, OnEvict, SeenAtLeast
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
 from graph_emb.table.neighbour_mean import NeighbourMean
 from graph_emb.transport import runtime
@@ -95,6 +95,11 @@ class GrowingEmbedding(DistEmbedding):
             No row depends on it.
         admission: ``ge.SeenAtLeast(uses)``; None: the first gradient makes a row.
         eviction: ``ge.Unused``, ``LeastRecent``, ``LeastUsed`` or ``SmallNorm``; None: rows stay.
+        on_evict: ``"drop"``: rows that leave are gone, and their ids begin anew. ``"demote"``: they go to a file with
+            their state and come back when a step uses them: the eviction says how many stay in memory, and no row or
+            score depends on it.
+        placement: With ``"demote"``, ``ge.File(folder, memory=...)``: where rows lie that left, and how many bytes of
+            memory the pages last read of them may take. Not counted are the rows that stay, and 50 to 60 bytes an id.
     Raises:
         ConfigError: an argument that growing tables do not take, or ``hogwild=True``.
     Example:
@@ -117,6 +122,7 @@ class GrowingEmbedding(DistEmbedding):
         *,
         admission: SeenAtLeast | None = None,
         eviction: Eviction | None = None,
+        on_evict: OnEvict = "drop",
         **options: Any,
     ) -> None:
         if type(num_embeddings) is int and runtime.current().grows_by_default:
@@ -127,7 +133,7 @@ class GrowingEmbedding(DistEmbedding):
             if option in options:
                 raise ConfigError(f"{option}={options[option]!r:.80}: a growing table has every id, and it is original")
         super().__init__(
-            replace(num_embeddings, admission=admission, eviction=eviction),  # type: ignore[arg-type]
+            replace(num_embeddings, admission=admission, eviction=eviction, on_evict=on_evict),  # type: ignore[arg-type]
             embedding_dim,
             name,
             init_func,
@@ -196,7 +202,7 @@ class GrowingEmbedding(DistEmbedding):
         """Make a pass of the table's eviction now; the ids that left, ascending, the same on every rank.
 
         In collective and kvstore mode every rank calls it. Weight and state leave as one; an id that comes back begins
-        anew.
+        anew, or after ``on_evict="demote"`` as it left.
         """
         with self.transport.joint(f"evict of table {self.name!r}"):
             return torch.from_numpy(self.transport.evict(self.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from graph_emb.table.growth import Eviction, Growth, SeenAtLeast
 
 IDS = [-(2**63), -7, -1, 0, 1, 2, 3, 5, 64, 128, 4096, 10**12, 2**40, 2**40 + 1, 2**62, 2**63 - 1]
 INIT = ge.initializers.Normal(seed=4)
+
+
+def placed(policies: dict[str, Any], folder: Path | str) -> dict[str, Any]:
+    """What a table takes beside its size: with a file of two pages in the folder where its rows are demoted."""
+    here = {"placement": ge.File(folder, memory="10KiB")} if policies.get("on_evict") == "demote" else {}
+    return {**policies, **here}
 
 
 class Oracle:

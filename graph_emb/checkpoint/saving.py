@@ -232,6 +232,12 @@ def save_checkpoint(
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
         if background and before is not None:
             raise ConfigError("background=True with base: the next delta needs this one whole; leave one of them out")
+        for table in tables if background else ():
+            if table.spec.growth is not None and table.spec.placement is not None:
+                raise ConfigError(
+                    f"background=True: the rows of table {table.name!r} would be copied into memory, those in its file "
+                    "too; save it with background=False"
+                )
         retention = Retention(keep_last, metric, keep_best, None if before is None else before.name)
         dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
         made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention, before)

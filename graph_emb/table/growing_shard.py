@@ -38,12 +38,15 @@ class GrowingShard(GrowingRows):
     order of ids, and by ``grow``, ``write``, ``freeze`` and ``overwrite_state``.
 
     Attributes:
+        spaces: How many times ``max_rows`` places there are.
         places: The memory of the rows.
         step: Updates of the table so far.
         epoch: Counts the passes in which rows of any owner left: equal on all of them. Rows never move.
         evicted: The ids that left since ``take_evicted``.
         since: The digest of the checkpoint since which changes are known (``track``); None: they are not.
     """
+
+    spaces = 1
 
     def __init__(self, spec: TableSpec, room: RoomForRows | None = None) -> None:
         growth = spec.growth
@@ -54,10 +57,11 @@ class GrowingShard(GrowingRows):
             )
         self.spec, self.first_id, self.growth = spec, 0, growth
         what, size = f"table {spec.name!r}", growth.max_rows
-        self._ids = np.frombuffer(reserved(8 * size, what), np.int64)[:size]
+        spaces = size * self.spaces
+        self._ids = np.frombuffer(reserved(8 * spaces, what), np.int64)[:spaces]
         # Of each row its last step, and below that how many steps used it: one word, which threads write as a whole.
-        self._uses = np.frombuffer(reserved(8 * size, what), np.uint64)[:size]
-        halves = self._uses.view(np.uint32).reshape(size, 2)
+        self._uses = np.frombuffer(reserved(8 * spaces, what), np.uint64)[:spaces]
+        halves = self._uses.view(np.uint32).reshape(spaces, 2)
         self._count, self._last = (halves[:, k if sys.byteorder == "little" else 1 - k] for k in range(2))
         self._map = IdMap(size, what)
         self._candidates = None if growth.admission is None else Candidates(growth.admission, what)
@@ -101,14 +105,18 @@ class GrowingShard(GrowingRows):
 
     @property
     def live(self) -> np.ndarray:
-        """Their places, ascending, (R,)."""
+        """The places of those in memory, ascending, (R,)."""
         there = np.ones(self._end, bool)
         there[self._free] = False
         return np.flatnonzero(there)
 
+    def all_places(self) -> np.ndarray:
+        """The places of all, (R,)."""
+        return self.live
+
     def ids(self) -> np.ndarray:
         """Their ids, ascending, (R,), int64."""
-        return np.sort(self._ids[self.live])
+        return np.sort(self._ids[self.all_places()])
 
     def contains(self, rows: Tensor) -> Tensor:
         """Whether each key has a row, (B,) bool."""
@@ -140,12 +148,12 @@ class GrowingShard(GrowingRows):
         absent = np.flatnonzero(at < 0)
         if not len(absent):
             return self.places.read(torch.from_numpy(at), decay)
-        missing = self._missing(ids_of(rows.numpy()[absent]))
+        missing = self._missing(ids_of(rows.numpy()[absent]), decay)
         found = self.places.read(torch.from_numpy(np.maximum(at, 0)), decay)
         return found.index_copy_(0, torch.from_numpy(absent), missing)
 
-    def _missing(self, ids: np.ndarray) -> Tensor:
-        """What ids without a row read as, (B, D)."""
+    def _missing(self, ids: np.ndarray, decay: float | None) -> Tensor:
+        """What ids without a row in memory read as, (B, D)."""
         if self.growth.missing == "error":
             raise PartitionError(
                 f"table {self.spec.name!r}: id {int(ids[0])} has no row, and the table was made with missing='error'; "
@@ -181,8 +189,8 @@ class GrowingShard(GrowingRows):
 
     def in_order(self) -> Tensor:
         """The places of the rows in the ascending order of their ids, (R,)."""
-        live = self.live
-        return torch.from_numpy(live[np.argsort(self._ids[live])])
+        places = self.all_places()
+        return torch.from_numpy(places[np.argsort(self._ids[places])])
 
     def saved_state(self) -> dict[str, Tensor]:
         """The state of the rows that are there, in the ascending order of their ids."""
@@ -235,12 +243,15 @@ class GrowingShard(GrowingRows):
         self._candidates.count(ids[~enough], uses[~enough], self.step + 1)
         return ids[enough]
 
-    def _check_room(self, num: int) -> None:
+    def _check_total(self, num: int) -> None:
         if self.num_rows + num > self.growth.max_rows:
             raise ConfigError(
                 f"table {self.spec.name!r}: {num} new ids beside {self.num_rows} rows exceed "
                 f"max_rows={self.growth.max_rows}; save a checkpoint and load it into a larger table, or evict rows"
             )
+
+    def _check_room(self, num: int) -> None:
+        self._check_total(num)
         self.places.claim(self._end + max(0, num - len(self._free)))
 
     def _make(self, ids: np.ndarray, step: int, values: Tensor | None = None) -> None:
@@ -320,18 +331,20 @@ class GrowingShard(GrowingRows):
 
     def num_bytes(self) -> int:
         """Bytes of the rows that are there with their state, of their numbers and of the map."""
-        row = self.spec.row_bytes + 16
-        for name, spec in self.state_specs.items():
-            row += self.state[name][:1].numel() * self.state[name].element_size() if spec.kind != "table" else 0
-        return self.num_rows * row + self._map.num_bytes()
+        return self.num_rows * (self.row_bytes() + 16) + self._map.num_bytes()
+
+    def row_bytes(self) -> int:
+        """Bytes of a row with its state."""
+        state = [self.state[name][:1] for name, spec in self.state_specs.items() if spec.kind != "table"]
+        return self.spec.row_bytes + sum(one.numel() * one.element_size() for one in state)
 
     # Checkpoints
     def track(self, checkpoint: str | None) -> None:
         """Know the changes from now on: the rows are as the checkpoint of this digest has them; None: know none."""
         if self._written is None:
-            num = self.growth.max_rows
+            num = len(self._ids)
             self._written = np.frombuffer(reserved(num, f"table {self.spec.name!r}"), bool)[:num]
-        self._written[: self._end] = False
+        self._written[self.all_places()] = False
         self._gone.clear()
         self.since, self._since_step = checkpoint, self.step
 
@@ -376,7 +389,7 @@ class GrowingShard(GrowingRows):
 
     def clear(self, step: int) -> None:
         """Give up all rows and candidates; the table has made ``step`` steps."""
-        self._map.remove(keys_of(self.ids()))
+        self._map.remove(keys_of(self._ids[self.live]))
         self._look_ups.forget()
         if self._candidates is not None:
             self._candidates.clear()
@@ -433,10 +446,13 @@ class GrowingShard(GrowingRows):
             return self.step // steps - since // steps
 
         if isinstance(rule, LeastUsed) and rule.half_life and (times := periods(rule.half_life)):
-            self._count[: self._end] >>= min(31, times)
+            self._halve(min(31, times))
         if self._candidates is not None and periods(self._candidates.rule.candidate_steps):
             self._candidates.forget(self.step)
         return rule is not None and periods(rule.every) > 0
+
+    def _halve(self, times: int) -> None:
+        self._count[: self._end] >>= times
 
     def evict(self, total_of: TotalOf) -> np.ndarray:
         """Make a pass of the table's eviction; the ids of this owner that left, ascending. Every owner calls it.
@@ -457,12 +473,20 @@ class GrowingShard(GrowingRows):
         ids = np.sort(self._ids[gone])
         self.epoch += num > 0
         if len(gone):
-            self._map.remove(keys_of(ids))
-            self._look_ups.forget()
-            self._free = np.union1d(self._free, gone)
+            self._let_go(gone)
             self.evicted.append(ids)
-            self._gone.append(ids)
         return ids
+
+    def _let_go(self, at: np.ndarray) -> None:
+        """Let the rows at places, (R,), ascending, leave the table."""
+        self._gone.append(self._ids[at])
+        self._remove(at)
+
+    def _remove(self, at: np.ndarray) -> None:
+        """Give up the places, (R,), ascending, of rows."""
+        self._map.remove(keys_of(self._ids[at]))
+        self._look_ups.forget()
+        self._free = np.union1d(self._free, at)
 
     def take_evicted(self) -> np.ndarray:
         """The ids that left since the last call, in the order of the passes."""

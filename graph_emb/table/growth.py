@@ -208,6 +208,7 @@ class SmallNorm(_AtMost):
 
 
 Missing = Literal["first", "zeros", "error"]
+OnEvict = Literal["drop", "demote"]
 
 
 @dataclass(frozen=True)
@@ -219,17 +220,21 @@ class Growth:
         missing: What an id without a row reads as: its first value, zeros, or an error.
         admission: None admits every id at its first gradient.
         eviction: None: rows stay.
+        on_evict: What becomes of rows that leave: they are dropped, or moved to the file of the table's placement.
     """
 
     max_rows: int
     missing: Missing = "first"
     admission: SeenAtLeast | None = None
     eviction: Eviction | None = None
+    on_evict: OnEvict = "drop"
 
     def __post_init__(self) -> None:
         _check("growing", "max_rows", self.max_rows, 1)
         if self.missing not in ("first", "zeros", "error"):
             raise unknown_name("missing", self.missing, ("first", "zeros", "error"))
+        if self.on_evict not in ("drop", "demote"):
+            raise unknown_name("on_evict", self.on_evict, ("drop", "demote"))
         for name, kind in (("admission", SeenAtLeast), ("eviction", Eviction)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):

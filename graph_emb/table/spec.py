@@ -16,7 +16,7 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.graph.partition_book import Ids, PartitionBook, check_ids
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import Initializer, fill_rows_
-from graph_emb.table.placement import Placement
+from graph_emb.table.placement import Buckets, File, Placement
 
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -76,7 +76,7 @@ class TableSpec:
         device: Where the rows lie.
         original_ids: The original id of each row; None: the table's ids are original.
         growth: How the table grows, whose ids are any and whose num_rows is its max_rows; None: it has all its rows.
-        placement: Where its owners keep the rows; None: in memory.
+        placement: Where its owners keep the rows, of a growing table those that left memory; None: in memory.
     """
 
     name: str
@@ -94,8 +94,27 @@ class TableSpec:
         if not isinstance(self.name, str) or not self.name or "/" in self.name or "\0" in self.name:
             raise ConfigError(f"table name {self.name!r} must be a text, non-empty and without '/'")
         checked_shape(self.name, self.num_rows, self.dim, self.dtype, (*FLOAT_DTYPES, torch.int8))
-        if self.growth is not None and self.placement is not None:
-            raise ConfigError(f"table {self.name!r} grows, and grows in memory: leave out placement={self.placement}")
+        if self.growth is not None:
+            self._check_demotes(self.growth)
+
+    def _check_demotes(self, growth: Growth) -> None:
+        """Raise a ConfigError unless rows that leave a growing table go to a file, or there is none."""
+        demotes = growth.on_evict == "demote"
+        if demotes and growth.eviction is None:
+            raise ConfigError(
+                f"table {self.name!r}: on_evict='demote' is for rows that leave, and none does; pass an eviction, such "
+                "as ge.LeastRecent(max_rows=...)"
+            )
+        if self.placement is not None and not demotes:
+            raise ConfigError(
+                f"table {self.name!r} grows, and grows in memory: leave out placement={self.placement}, or pass an "
+                "eviction and on_evict='demote', which moves the rows that leave to the file"
+            )
+        if demotes and (not isinstance(self.placement, File) or isinstance(self.placement, Buckets)):
+            raise ConfigError(
+                f"table {self.name!r}: on_evict='demote' moves rows to a file, and placement={self.placement} is none; "
+                "pass ge.File(folder, memory=...)"
+            )
 
     def check_same(self, other: TableSpec, *, policy: bool, first: bool) -> None:
         """Refuse to open this live table by a spec that differs from its own.

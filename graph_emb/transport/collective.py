@@ -25,6 +25,7 @@ from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import LiveRows
 from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
+from graph_emb.table.tier.demoting_shard import growing_shard_for
 from graph_emb.table.tier.shard import shard_for
 from graph_emb.transport import columns, lockstep
 from graph_emb.transport.base import (
@@ -206,7 +207,7 @@ class CollectiveTransport(Prefetching):
             places = lockstep.layout_of_keys(spec.book, self.world_size, self._parts_of_ranks, spec.name)
             self._created += 1
             made = lockstep.identity(spec, self._created, places)
-            self._tables[spec.name] = RankTable(spec, places, GrowingShard(spec), made)
+            self._tables[spec.name] = RankTable(spec, places, growing_shard_for(spec, self.rank), made)
             return
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)

@@ -19,6 +19,7 @@ from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import LiveRows
 from graph_emb.table.shard import EmbeddingShard, copy_rows
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.demoting_shard import growing_shard_for
 from graph_emb.table.tier.shard import shard_for
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
@@ -52,7 +53,7 @@ class LocalTransport(Transport):
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
-        self._tables[spec.name] = GrowingShard(spec) if spec.growth else shard_for(spec, 0, spec.num_rows)
+        self._tables[spec.name] = growing_shard_for(spec, 0) if spec.growth else shard_for(spec, 0, spec.num_rows)
 
     def attach(self, table: str, rule: SparseRule) -> None:
         self._tables[table].allocate_state(rule.state_specs())

@@ -15,7 +15,7 @@ import graph_emb as ge
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.partition_book import RangeBook
-from tests.growing_oracle import INIT
+from tests.growing_oracle import INIT, placed
 from tests.ranks import Ranks
 from tests.transport.test_growing_ranks import DIM, grads_of, ids_of
 
@@ -26,12 +26,16 @@ POLICIES: dict[str, dict[str, Any]] = {
         "eviction": ge.LeastUsed(max_rows=14, low_water=0.7, half_life=3),
     },
     "unused": {"eviction": ge.Unused(2)},
+    "demoted": {"eviction": ge.LeastUsed(max_rows=8, low_water=0.5, half_life=4), "on_evict": "demote"},
 }
 EVERY = 3
 
 
-def make(policy: str, kind: str = "SparseAdam", **numbers: Any) -> tuple[ge.DistEmbedding, ge.SparseOptimizer]:
-    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **POLICIES[policy])
+def make(
+    policy: str, kind: str = "SparseAdam", folder: Path | str = "", **numbers: Any
+) -> tuple[ge.DistEmbedding, ge.SparseOptimizer]:
+    options = placed(POLICIES[policy], Path(folder, "rows"))
+    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **options)
     return emb, getattr(ge, kind)([emb], lr=0.1, **numbers)
 
 
@@ -63,7 +67,7 @@ def equal(a: Any, b: Any) -> bool:
 def chain(folder: Path, policy: str, seed: int, kind: str = "SparseAdam", **numbers: Any) -> list[Path]:
     """A base, deltas of random programs after it, and beside each delta a full save of the same moment."""
     rng = np.random.default_rng(seed)
-    emb, opt = make(policy, kind, **numbers)
+    emb, opt = make(policy, kind, folder, **numbers)
     fixed = ge.DistEmbedding(5, 2, "fixed", dtype=torch.float64)
     everything: dict[str, Any] = {"tables": [emb, fixed], "optimizers": [opt]}
     step, places = 0, []
@@ -108,7 +112,7 @@ def test_base_and_deltas_are_the_full_save(tmp_path: Path, policy: str, seed: in
         merged = ge.merge_checkpoints(places[0], places[1 : number + 1], tmp_path / "merged")
         assert equal(contents(merged), contents(tmp_path / f"full{number}"))
     ge.shutdown()
-    emb, opt = make(policy, kind, **numbers)
+    emb, opt = make(policy, kind, tmp_path, **numbers)
     fixed = ge.DistEmbedding(5, 2, "fixed", dtype=torch.float64)
     everything: dict[str, Any] = {"tables": [emb, fixed], "optimizers": [opt]}
     loaded = ge.load_checkpoint(places[-1], **everything)

@@ -14,7 +14,7 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError, DataError, ModeError
 from graph_emb.graph.original_ids import ArrayIds
 from partition.partitioned import PartPolicy
-from tests.growing_oracle import INIT
+from tests.growing_oracle import INIT, placed
 from tests.ranks import Ranks
 from tests.transport.test_growing_ranks import DIM, grads_of, ids_of, same
 
@@ -22,6 +22,7 @@ POLICIES: dict[str, Any] = {
     "admission": ge.SeenAtLeast(2, candidate_steps=5),
     "eviction": ge.LeastUsed(max_rows=18, low_water=0.8, half_life=6),
 }
+STAYS: dict[str, Any] = {"admission": None}
 CHANGE, END, SHIFT = 7, 14, 1
 KNOWN = PartPolicy("node~_N", ge.RangeBook([0, 9, 20, 30]), ArrayIds(np.arange(29, -1, -1), 30))
 
@@ -34,12 +35,20 @@ def make(
 
 
 def train(
-    shares: list[list[int]], first: int, last: int, load: str | None, save: str | None, owners: Any = None
+    shares: list[list[int]],
+    first: int,
+    last: int,
+    load: str | None,
+    save: str | None,
+    owners: Any = None,
+    folder: str | None = None,
 ) -> dict[str, Any]:
-    """Steps [first, last) with the batches of shares[rank], after a load and before a save."""
+    """Steps [first, last) with the batches of shares[rank], after a load and before a save; rows are demoted to a
+    folder, or stay."""
     ge.init(mode="collective" if len(shares) > 1 else "local")
     try:
-        emb, opt = make(owners=owners)
+        demoted = {"eviction": ge.LeastRecent(max_rows=8, low_water=0.5), "on_evict": "demote"}
+        emb, opt = make(owners=owners, **(POLICIES if folder is None else placed(demoted, folder) if folder else STAYS))
         if load:
             ge.load_checkpoint(load, tables=[emb], optimizers=[opt])
         mine = shares[emb.transport.rank]
@@ -77,7 +86,46 @@ def test_a_run_goes_on_with_the_same_bits_at_another_number_of_ranks(
     assert same(run(after, CHANGE, END, place, None, KNOWN if before > after else None), expected)
 
 
+@pytest.mark.dist
+@pytest.mark.parametrize(("before", "after", "first"), [(1, 2, "demoted"), (2, 1, "stay"), (3, 1, "demoted")])
+def test_a_run_with_demoted_rows_goes_on_from_one_without_and_back(
+    ranks: Ranks, tmp_path: Path, before: int, after: int, first: str
+) -> None:
+    place, folders = str(tmp_path / "7"), [str(tmp_path / "rows"), ""][:: 1 if first == "demoted" else -1]
+
+    def run(world: int, *args: Any) -> dict[str, Any]:
+        shares = LAYOUTS[world]
+        return train(shares, *args) if world == 1 else ranks.run(train, world, shares, *args)[0]
+
+    expected = train(LAYOUTS[1], 0, END, None, None, None, "")
+    assert len(expected["ids"]) > 20
+    run(before, 0, CHANGE, None, place, None, folders[0])
+    assert same(run(after, CHANGE, END, place, None, None, folders[1]), expected)
+
+
 pytestmark = pytest.mark.usefixtures("fresh_mode")
+
+
+def test_a_background_checkpoint_of_demoted_rows_is_refused_before_it_copies_them(tmp_path: Path) -> None:
+    emb, opt = make(**placed({"eviction": ge.Unused(1), "on_evict": "demote"}, tmp_path / "rows"))
+    with pytest.raises(ConfigError, match="background=True: the rows of table 'growing' would be copied into memory"):
+        ge.save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt], background=True)
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_checkpoint_is_read_into_the_file(tmp_path: Path) -> None:
+    emb, place = saved(tmp_path)
+    ids, rows = emb.ids(), emb.weight[emb.ids()]
+    ge.shutdown()
+    emb, opt = make(**placed({"eviction": ge.Unused(9), "on_evict": "demote"}, tmp_path / "rows"))
+    emb.grow([2**50])
+    ge.load_checkpoint(place, tables=[emb], optimizers=[opt])
+    assert len(emb.shard.live) == 0
+    assert torch.equal(emb.ids(), ids)
+    assert torch.equal(emb.weight[ids], rows)
+    ge.load_checkpoint(place, tables=[emb], weights_only=True)
+    opt.update(ids[:1], torch.zeros(1, DIM, dtype=torch.float64), emb)
+    assert not emb.optm_state["exp_avg_sq"][ids].any()
 
 
 def saved(folder: Path, steps: int = 6) -> tuple[ge.DistEmbedding, Path]:

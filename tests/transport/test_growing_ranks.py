@@ -6,6 +6,7 @@ Every test runs a module-level function on each rank; the single-process result 
 from __future__ import annotations
 
 import functools
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 import graph_emb as ge
 import partition
 from partition.partitioned import PartitionedGraph
-from tests.growing_oracle import INIT
+from tests.growing_oracle import INIT, placed
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -27,6 +28,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
     "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
+    "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.6), "on_evict": "demote"},
 }
 
 
@@ -48,10 +50,11 @@ def train(
     """Train with the batches of shares[rank] in each step; everything that a user can see of the table."""
     ids_of = functools.partial(globals()["ids_of"], shift=shift)
     torch.set_num_threads(len(shares) % 2 + 1)
+    folder = tempfile.TemporaryDirectory()
     ge.init(mode="collective" if len(shares) > 1 else "local")
     try:
         size = ge.growing(max_rows=60)
-        policies = POLICIES[policy]
+        policies = placed(POLICIES[policy], folder.name)
         emb = ge.DistEmbedding(size, DIM, "growing", INIT, owners, dtype=torch.float64, **policies)
         opt = getattr(ge, name)([emb], **numbers)
         mine = shares[emb.transport.rank]
@@ -79,6 +82,7 @@ def train(
         return {"seen": seen, "rows": emb.weight[ids], "there": there, **state}
     finally:
         ge.shutdown()
+        folder.cleanup()
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -97,6 +101,10 @@ def test_any_number_of_ranks_gives_the_bits_of_one(
 ) -> None:
     expected = train([[0, 1, 2, 3]], policy, name, numbers, ge.HashPolicy())
     assert len({tuple(ids) for ids in expected["seen"]}) > 3
+    if policy == "demoted":  # no row leaves, but from memory
+        stays = train([[0, 1, 2, 3]], "all stay", name, numbers, ge.HashPolicy())
+        assert [ids for k, ids in enumerate(expected["seen"]) if k != 6] == stays["seen"]
+        assert same({**expected, "seen": stays["seen"]}, stays)
     for shares, parts in (([[0, 1], [2, 3]], 1), ([[0], [1], [2, 3]], 3), ([[0], [1], [2], [3]], 2)):
         for found in ranks.run(train, len(shares), shares, policy, name, numbers, ge.HashPolicy(parts)):
             assert same(found, expected)

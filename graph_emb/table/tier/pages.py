@@ -89,15 +89,23 @@ class PageFile:
     Args:
         folder: Made where it is missing.
         table, first_id: Whose rows these are.
-        layout, num_pages: Of the pages; their room on the disk is reserved.
+        layout, num_pages: Of the pages.
         remove_leftover: Delete the files of the table that runs left which did not end, instead of refusing them.
+        sparse: Take room on the disk as pages are written; False reserves that of all.
     Raises:
         ConfigError: the disk has no room; or such a file is there.
         StorageError: the file cannot be made.
     """
 
     def __init__(
-        self, folder: Path, table: str, first_id: int, layout: PageLayout, num_pages: int, remove_leftover: bool
+        self,
+        folder: Path,
+        table: str,
+        first_id: int,
+        layout: PageLayout,
+        num_pages: int,
+        remove_leftover: bool,
+        sparse: bool = False,
     ) -> None:
         self.table, self.layout, self.num_pages = table, layout, num_pages
         self.run = secrets.token_hex(8)
@@ -112,7 +120,7 @@ class PageFile:
         self.direct = False
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._reserve(BLOCK + num_pages * layout.page_bytes)
+            self._reserve(BLOCK + num_pages * layout.page_bytes, sparse)
             self.note(None)
             self.direct = self._ask_for_direct()
         except BaseException:
@@ -142,7 +150,7 @@ class PageFile:
             "and pass leftover='remove' or delete the file"
         )
 
-    def _reserve(self, num_bytes: int) -> None:
+    def _reserve(self, num_bytes: int, sparse: bool) -> None:
         """Give the file its length and its room, so that a full disk fails here and not while a page is written."""
         try:
             os.ftruncate(self.descriptor, num_bytes)
@@ -151,6 +159,8 @@ class PageFile:
                 f"table {self.table!r}: no file of {size_text(num_bytes)} can be in {self.path.parent} "
                 f"({error.strerror}); choose another folder"
             ) from None
+        if sparse:
+            return
         libc = ctypes.CDLL(None, use_errno=True)  # the C library's posix_fallocate would write every block instead
         arguments = ctypes.c_int(0), ctypes.c_int64(0), ctypes.c_int64(num_bytes)
         if libc.fallocate(ctypes.c_int(self.descriptor), *arguments) == 0:

@@ -75,6 +75,9 @@ class TieredShard(EmbeddingShard):
     An optimizer that comes changes the layout of pages; rows that differ from their first values move then. What one
     that went leaves in them is read no more: at the end of a training no row moves.
 
+    Args:
+        spec, first_id, num_rows: As of ``EmbeddingShard``.
+        sparse: Take room on the disk as rows are written; False reserves that of all.
     Raises:
         ConfigError: the placement's memory does not hold a page, the disk has no room, or the first values are no
             function of the id.
@@ -83,7 +86,7 @@ class TieredShard(EmbeddingShard):
 
     in_memory = False
 
-    def __init__(self, spec: TableSpec, first_id: int, num_rows: int) -> None:
+    def __init__(self, spec: TableSpec, first_id: int, num_rows: int, sparse: bool = False) -> None:
         assert spec.placement is not None
         if spec.device.type != "cpu" and isinstance(spec.placement, File):
             raise ConfigError(
@@ -95,7 +98,7 @@ class TieredShard(EmbeddingShard):
                 f"table {spec.name!r}: init_func must give the values of any ids where memory holds a part of the "
                 "rows; pass an object such as graph_emb.initializers.Uniform(seed=0), or load a checkpoint into it"
             )
-        self.spec, self.first_id, self._num_rows = spec, first_id, num_rows
+        self.spec, self.first_id, self._num_rows, self._sparse = spec, first_id, num_rows, sparse
         self.weight = torch.empty((0, spec.dim), dtype=spec.dtype, device=spec.device)
         self._cache: PageCache | None = None
         self._past, self._saved = CacheStats(), ""
@@ -133,7 +136,8 @@ class TieredShard(EmbeddingShard):
         reader: LowerTier
         if isinstance(placement, File):
             remove = placement.leftover == "remove"
-            reader = PageReader(PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove))
+            of = placement.path, spec.name, self.first_id, layout, num_pages, remove, self._sparse
+            reader = PageReader(PageFile(*of))
         else:
             reader = HostPages(spec.name, layout, num_pages, dtypes)
         reader.note(self._saved or None)
@@ -202,7 +206,7 @@ class TieredShard(EmbeddingShard):
             ids = ids[ids < self._num_rows]
             values = self.weight.new_empty((len(ids), self.spec.dim))
             old.peek(ids, 0, values)
-            self._put(WEIGHT, ids, values)
+            self._put(ids, {WEIGHT: values})
 
     @property
     def _pages(self) -> PageCache:
@@ -312,16 +316,26 @@ class TieredShard(EmbeddingShard):
         copy_rows([copy])
         return copy._replace(done=True)
 
-    def _put(self, column: str, rows: np.ndarray, values: Tensor) -> None:
-        """Overwrite a column of pages at distinct rows."""
-        target = self._inner.weight if column == WEIGHT else self._inner.state[column]
+    def _put(self, rows: np.ndarray, columns: Mapping[str, Tensor]) -> None:
+        """Overwrite columns of pages at distinct rows."""
+        inner = self._inner
         for chosen, places in self._pages.chunks(rows, write=True):
-            some = values if chosen is None else values[self._at(chosen)]
-            target.index_copy_(0, self._at(places), some.to(target.dtype))
+            for name, values in columns.items():
+                target = inner.weight if name == WEIGHT else inner.state[name]
+                some = values if chosen is None else values[self._at(chosen)]
+                target.index_copy_(0, self._at(places), some.to(target.dtype))
 
     def write(self, rows: Tensor, values: Tensor) -> None:
-        self._put(WEIGHT, rows.cpu().numpy(), values.to(self.weight.device))
+        self._put(rows.cpu().numpy(), {WEIGHT: values.to(self.weight.device)})
         self.wrote(rows)
+
+    def write_columns(self, rows: Tensor, columns: Mapping[str, Tensor]) -> None:
+        """``write_column`` of several: each page comes into memory once."""
+        paged = {name: values.to(self.weight.device) for name, values in columns.items() if name in self._sections}
+        if paged:
+            self._put(rows.cpu().numpy(), paged)
+        for name in columns.keys() - paged.keys():
+            super().write_column(name, rows, columns[name])
 
     def updating(
         self, rows: Tensor, grads: Tensor | BagGradients
@@ -380,20 +394,26 @@ class TieredShard(EmbeddingShard):
         self._inner.free_state()
 
     def state_rows(self, name: str, rows: Tensor) -> Tensor:
-        if name not in self._sections:
-            return super().state_rows(name, rows)
-        out = self.state[name].new_empty((len(rows), self.spec.dim))
-        self._pages.peek(rows.cpu().numpy(), self._sections[name], out)
+        return self._peek(name, rows) if name in self._sections else super().state_rows(name, rows)
+
+    def _peek(self, name: str, rows: Tensor) -> Tensor:
+        """Copies of rows of a column of pages, (B, D), as they are stored, without a trace in the cache."""
+        section = self._sections[name]
+        out = self._pages.columns[section].new_empty((len(rows), self.spec.dim))
+        self._pages.peek(rows.cpu().numpy(), section, out)
         return out
+
+    def peek(self, rows: Tensor) -> Tensor:
+        """``read`` of rows, (B,), without a trace in the cache."""
+        found = self._peek(WEIGHT, rows)
+        return self._decay_(found, rows) if self.lazy else found
 
     def column(self, name: str, start: int, stop: int) -> Tensor:
         rows = torch.arange(start, stop, device=self.weight.device)
         if start == 0 and name == WEIGHT:  # the begin of a checkpoint
             self._pages.reader.check_own()
         if name == WEIGHT:
-            found = self.weight.new_empty((len(rows), self.spec.dim))
-            self._pages.peek(rows.cpu().numpy(), 0, found)
-            return self._decay_(found, rows) if self.lazy else found
+            return self.peek(rows)
         return self.state_rows(name, rows) if name in self._sections else super().column(name, start, stop)
 
     def memory(self, name: str) -> Tensor | None:
@@ -410,10 +430,7 @@ class TieredShard(EmbeddingShard):
         return None if pages is None else KeptRows(self, pages, self._sections, cache.first_values, run)
 
     def write_column(self, name: str, rows: Tensor, values: Tensor) -> None:
-        if name in self._sections:
-            self._put(name, rows.cpu().numpy(), values.to(self.weight.device))
-        else:
-            super().write_column(name, rows, values)
+        self.write_columns(rows, {name: values})
 
     def read_state(self, rows: Tensor) -> dict[str, Tensor]:
         return {

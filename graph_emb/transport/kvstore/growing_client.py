@@ -9,6 +9,7 @@ Legend: B asked keys, R rows, S servers.
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +28,10 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.growing_rows import COUNTS, GrowingRows, check_evicts, check_total
 from graph_emb.table.id_map import IdMap
 from graph_emb.table.live_rows import ChangedRows
+from graph_emb.table.placement import File
 from graph_emb.table.shard import RowCopy, lend
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.cache import CacheStats
 from graph_emb.transport.base import LiveTables, TableRows, Transport
 from graph_emb.transport.kvstore.layout import Hosts, server_book
 from graph_emb.transport.kvstore.rpc import Answer, Exchange, Session, sendable
@@ -37,6 +40,13 @@ from graph_emb.transport.kvstore.trainer_table import TrainerTable
 
 Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
 """From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
+
+
+def with_whole_path(spec: TableSpec) -> TableSpec:
+    """The same table, whose file a server finds that began in another folder."""
+    if not isinstance(spec.placement, File):
+        return spec
+    return replace(spec, placement=replace(spec.placement, folder=os.path.abspath(spec.placement.path)))
 
 
 def server_ranges(book: HashPolicy, hosts: Hosts, table: str) -> RankRanges:
@@ -69,6 +79,12 @@ class GrowingClient(Transport):
 
     @abstractmethod
     def _collect_garbage(self) -> None: ...
+
+    @abstractmethod
+    def cache_stats(self, table: str) -> CacheStats: ...
+
+    @abstractmethod
+    def saved_to(self, table: str, checkpoint: str) -> None: ...
 
     def _on_all_servers(self, calls: Calls) -> dict[str, str]:
         """Make calls that allocate at each machine's first server, then those by which the others map; returns the
@@ -110,7 +126,7 @@ class GrowingClient(Transport):
         owners = server_ranges(spec.book, self._hosts, spec.name)
         what = f"table {spec.name!r}: "
         sent = replace(
-            spec,
+            with_whole_path(spec),
             book=HashPolicy(),
             initializer=sendable(spec.initializer, what + "init_func"),
             growth=sendable(spec.growth, what + "admission and eviction"),
@@ -350,6 +366,15 @@ class ServedShard(GrowingRows, SharedShard):
             f"table {self.spec.name!r} grows at the servers of kvstore mode: no trainer has rows of its state; read "
             "emb.optm_state by id, or save a checkpoint"
         )
+
+    def cache_stats(self) -> CacheStats:
+        if self.spec.placement is None:
+            return super().cache_stats()
+        return self._client.cache_stats(self.spec.name)
+
+    def saved_to(self, checkpoint: str) -> None:
+        if self.spec.placement is not None:
+            self._client.saved_to(self.spec.name, checkpoint)
 
     def contains(self, rows: Tensor) -> Tensor:
         return self._client.contains(self.spec.name, rows)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.left_behind import shared_name
-from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Sums
 from graph_emb.table.live_rows import ChangedRows, LiveRows
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.demoting_shard import growing_shard_for
 from graph_emb.transport.kvstore.rpc import Answer
 from graph_emb.transport.kvstore.server_table import Key, OwnedTable, Segments, ServerTable
 from graph_emb.transport.kvstore.shared import SparseRows
@@ -30,6 +30,7 @@ class GrowingServerTable(OwnedTable):
     """A growing table at one server; ids are keys.
 
     Args:
+        server: Whose table it is.
         owners: The digest of who owns what, the same for every trainer.
         segment: The name of the machine's rows, and the trainers that have not mapped them.
         room: This server's part of them.
@@ -40,9 +41,9 @@ class GrowingServerTable(OwnedTable):
         told: At that time the step, the epoch and the number of rows: a trainer that goes on pushes while others ask.
     """
 
-    def __init__(self, spec: TableSpec, owners: str, segment: Segments, room: SparseRows) -> None:
+    def __init__(self, spec: TableSpec, server: int, owners: str, segment: Segments, room: SparseRows) -> None:
         self.spec, self.owners = spec, owners
-        self.grown = GrowingShard(spec, room)
+        self.grown = growing_shard_for(spec, server, room)
         self.hold(self.grown, segment)
         self.settled = 0
         self.told = 0, 0, 0
@@ -96,7 +97,8 @@ class GrowingCalls:
             create, name = segment is None, segment or shared_name()
             at = self._server - self._machine.start
             room = SparseRows(name, spec, len(self._machine), mine=at, create=create)
-            table = GrowingServerTable(spec, owners, Segments({"": name}, set(trainers) if create else set()), room)
+            segments = Segments({"": name}, set(trainers) if create else set())
+            table = GrowingServerTable(spec, self._server, owners, segments, room)
             self._tables[key] = table
         mine = table.spec
         same = (mine.num_rows, mine.dim, mine.dtype) == (spec.num_rows, spec.dim, spec.dtype)

@@ -6,9 +6,7 @@ of every ``world_size``-th server, as those of growing tables.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any, NoReturn
 
@@ -17,11 +15,10 @@ from torch import Tensor
 
 from graph_emb.core.errors import DataError, ModeError
 from graph_emb.graph.partition_book import RankRanges
-from graph_emb.table.placement import File
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.cache import CacheStats, sum_of
 from graph_emb.transport.base import TableRows
-from graph_emb.transport.kvstore.growing_client import GrowingClient
+from graph_emb.transport.kvstore.growing_client import GrowingClient, with_whole_path
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.shared import SharedShard
@@ -33,8 +30,7 @@ class PlacedClient(GrowingClient):
 
     def _create_placed(self, spec: TableSpec) -> None:
         book = server_book(spec.book, self._hosts, spec.name)
-        if isinstance(spec.placement, File):  # a server may have begun in another folder
-            spec = replace(spec, placement=replace(spec.placement, folder=os.path.abspath(spec.placement.path)))
+        spec = with_whole_path(spec)
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
         self._made[spec.name] = key[1] + 1

@@ -23,7 +23,6 @@ from graph_emb.core.left_behind import shared_name
 from graph_emb.optim.apply import Merge, Update, apply_updates
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
-from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.growing_tables import GROWING_CALLS, GrowingCalls
 from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
@@ -168,20 +167,15 @@ class Tables(GrowingCalls):
 
     def hold(self, sender: int, key: Key, ranges: list[tuple[int, int]]) -> None:
         """Bring ranges of such a table's rows into memory, which others leave."""
-        self._placed(key).hold_ids(ranges)
+        self._table(key).shards[0].hold_ids(ranges)
 
     def cache_stats(self, sender: int, key: Key) -> Answer:
         """What this server's cache of such a table did."""
-        return Answer(vars(self._placed(key).cache_stats()))
+        return Answer(vars(self._table(key).shards[0].cache_stats()))
 
     def saved_to(self, sender: int, key: Key, checkpoint: str) -> None:
         """Note in the file of such a table which checkpoint stands for it."""
-        self._placed(key).saved_to(checkpoint)
-
-    def _placed(self, key: Key) -> TieredShard:
-        held = self._table(key).shards[0]
-        assert isinstance(held, TieredShard)
-        return held
+        self._table(key).shards[0].saved_to(checkpoint)
 
     def mapped(self, sender: int, key: Key, optimizer: int) -> None:
         """The servers, and this trainer where it is near, mapped the segments; after the last trainer the names go."""

@@ -18,7 +18,7 @@ from graph_emb.graph.hash_book import key_of
 from graph_emb.graph.original_ids import ArrayIds
 from partition.partitioned import PartPolicy
 from tests.checkpoint.test_deltas import contents, equal
-from tests.growing_oracle import INIT
+from tests.growing_oracle import INIT, placed
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
@@ -29,12 +29,14 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
     "adagrad": ("SparseAdagrad", {"lr": 0.1}, torch.float64),
     "adam, lazy decay": ("SparseAdam", {"lr": 0.1, "weight_decay": 0.1}, torch.float64),
     "row adam": ("SparseRowAdam", {"lr": 0.1}, torch.float32),
+    "adam, lazily": ("SparseAdam", {"lr": 0.1, "weight_decay": 0.1, "weight_decay_mode": "lazy"}, torch.float64),
 }
 POLICIES: dict[str, dict[str, Any]] = {
     "all stay": {},
     "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
     "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
+    "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.5), "on_evict": "demote"},
 }
 KNOWN = PartPolicy("node~_N", ge.RangeBook([0, 9, 20]), ArrayIds(np.random.default_rng(0).permutation(20), 20))
 
@@ -48,11 +50,13 @@ def share(step: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids[mine]), torch.from_numpy(grads[mine])
 
 
-def train(transport: Any, ranks: list[int], world_size: int, owners: Any = None) -> dict[str, Any]:
+def train(
+    transport: Any, ranks: list[int], world_size: int, owners: Any = None, folder: str | Path = ""
+) -> dict[str, Any]:
     """All that a user can see of a table for each policy, each with another rule; local mode trains all shares."""
     found: dict[str, Any] = {}
     for (policy, policies), (name, numbers, dtype) in zip(POLICIES.items(), OPTIMIZERS.values(), strict=True):
-        size = ge.growing(max_rows=60)
+        size, policies = ge.growing(max_rows=60), placed(policies, folder)
         emb = ge.DistEmbedding(size, DIM, f"growing, {policy}", INIT, owners, dtype=dtype, **policies)
         opt = getattr(ge, name)([emb], **numbers)
         for step in range(STEPS):
@@ -82,12 +86,14 @@ def train(transport: Any, ranks: list[int], world_size: int, owners: Any = None)
         found[f"{policy}: rows"] = emb.weight[ids]
         found[f"{policy}: there"] = emb.contains(ids.view(2, 31))
         found |= {f"{policy}: {k}": v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
+        if policy == "demoted":
+            assert emb.cache_stats().requested > 0
         transport.barrier()
     return found
 
 
-def as_rank(transport: Any, owners: Any) -> dict[str, Any]:
-    return train(transport, [transport.rank], transport.world_size, owners)
+def as_rank(transport: Any, owners: Any, folder: Path) -> dict[str, Any]:
+    return train(transport, [transport.rank], transport.world_size, owners, folder)
 
 
 def locally(function: Any, *args: Any) -> Any:
@@ -110,11 +116,11 @@ def check_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     [(1, 1, 1, None), (1, 2, 2, KNOWN), (2, 1, 2, ge.HashPolicy(2)), (2, 2, 3, KNOWN)],
 )
 def test_a_growing_table_at_servers_equals_the_local_one(
-    machines: int, servers: int, trainers: int, owners: Any
+    tmp_path: Path, machines: int, servers: int, trainers: int, owners: Any
 ) -> None:
-    expected = locally(train, list(range(trainers)), trainers)
+    expected = locally(train, list(range(trainers)), trainers, None, tmp_path / "local")
     with shared_memory_is_clean():
-        everyone = Cluster(trainers, machines, servers).run(as_rank, owners)
+        everyone = Cluster(trainers, machines, servers).run(as_rank, owners, tmp_path / "servers")
     for found in everyone:
         check_same(found, expected)
 
