@@ -263,8 +263,6 @@ class DemotingShard(GrowingShard):
                 value = float(self.state[DECAY]) if name == DECAYED else kind.initial
                 columns[name] = torch.full(kind.shape(len(ids), self.spec.dim), value, dtype=self.state[name].dtype)
         places = self._store(ids, columns)
-        if self._candidates is not None:
-            self._candidates.drop(keys_of(ids))
         self._count[places] = 0 if uses is None else uses
         self._last[places] = self.step if last is None else last
         self._mark(places)

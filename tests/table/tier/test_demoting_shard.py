@@ -163,6 +163,29 @@ def test_slots_of_rows_in_the_file_reach_them(tmp_path: Path) -> None:
         opt.apply_gradients([(torch.ones(3, DIM), slots)])
 
 
+def test_a_row_that_comes_back_unchanged_is_none_that_changed(tmp_path: Path) -> None:
+    emb = demoting(tmp_path, ge.LeastRecent(max_rows=1, low_water=1))
+    ge.SparseSGD([emb], lr=1.0).update([1, 2, 3], torch.ones(3, DIM), emb)
+    shard = shard_of(emb)
+    shard.track("digest")
+    emb.unfreeze([1, 2])
+    assert (len(shard.live), len(shard.touched())) == (3, 0)
+    emb.weight[[2]] = torch.ones(1, DIM)
+    emb.evict()
+    assert shard.num_filed == 2
+    assert len(shard.touched()) == 1
+
+
+def test_weights_that_are_loaded_into_a_table_of_lazy_decay_lack_none(tmp_path: Path) -> None:
+    emb = demoting(tmp_path / "rows")
+    opt = ge.SparseSGD([emb], lr=0.1, weight_decay=0.5, weight_decay_mode="lazy")
+    opt.update([1, 2, 3], torch.ones(3, DIM), emb)
+    rows = emb.weight[[1, 2, 3]]
+    ge.save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
+    ge.load_checkpoint(tmp_path / "1", tables=[emb], weights_only=True)
+    assert torch.equal(emb.weight[[1, 2, 3]], rows)
+
+
 def test_a_file_that_cannot_be_written_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emb = demoting(tmp_path, ge.LeastRecent(max_rows=2, every=100))
     opt = ge.SparseAdagrad([emb], lr=0.1)
