@@ -243,15 +243,12 @@ class GrowingShard(GrowingRows):
         self._candidates.count(ids[~enough], uses[~enough], self.step + 1)
         return ids[enough]
 
-    def _check_total(self, num: int) -> None:
+    def _check_room(self, num: int) -> None:
         if self.num_rows + num > self.growth.max_rows:
             raise ConfigError(
                 f"table {self.spec.name!r}: {num} new ids beside {self.num_rows} rows exceed "
                 f"max_rows={self.growth.max_rows}; save a checkpoint and load it into a larger table, or evict rows"
             )
-
-    def _check_room(self, num: int) -> None:
-        self._check_total(num)
         self.places.claim(self._end + max(0, num - len(self._free)))
 
     def _make(self, ids: np.ndarray, step: int, values: Tensor | None = None) -> None:

@@ -255,7 +255,6 @@ class DemotingShard(GrowingShard):
     ) -> None:
         if not len(ids):
             return
-        self._check_total(len(ids))
         columns = {WEIGHT: weight, **state}
         for name in self._columns():
             if name not in state:
@@ -265,7 +264,6 @@ class DemotingShard(GrowingShard):
         places = self._store(ids, columns)
         self._count[places] = 0 if uses is None else uses
         self._last[places] = self.step if last is None else last
-        self._mark(places)
 
     # The file
 
