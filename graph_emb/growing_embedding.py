@@ -99,7 +99,7 @@ class GrowingEmbedding(DistEmbedding):
             their state and come back when a step uses them: the eviction says how many stay in memory, and no row or
             score depends on it.
         placement: With ``"demote"``, ``ge.File(folder, memory=...)``: where rows lie that left, and how many bytes of
-            memory the pages last read of them may take. Not counted are the rows that stay, and 50 to 60 bytes an id.
+            memory the pages last read of them may take. Not counted are the rows that stay, and 40 to 50 bytes an id.
     Raises:
         ConfigError: an argument that growing tables do not take, or ``hogwild=True``.
     Example:

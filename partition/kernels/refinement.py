@@ -269,11 +269,7 @@ def best_relief(indptr, indices, weights, node, node_weights, parts, loads, limi
     The priority is the relative gain of KaMinPar's balancer: gain * relief for gains, gain / relief for losses.
     row: Scratch, (P,).
     """
-    own = parts[node]
-    row[:] = 0
-    weighted = len(weights) > 0
-    for e in range(indptr[node], indptr[node + 1]):
-        row[parts[indices[e]]] += weights[e] if weighted else 1
+    own, counted, weighted = parts[node], False, len(weights) > 0
     before = overload(loads, own, limits, scales)
     best, best_priority = -1, -np.inf
     if before == 0.0:
@@ -287,6 +283,10 @@ def best_relief(indptr, indices, weights, node, node_weights, parts, loads, limi
         move(loads, node_weights, node, p, own)
         if relief <= 0.0:
             continue
+        if not counted:  # its edges are looked at where a move relieves its part at all
+            row[:], counted = 0, True
+            for e in range(indptr[node], indptr[node + 1]):
+                row[parts[indices[e]]] += weights[e] if weighted else 1
         gain = row[p] - row[own]
         priority = gain * relief if gain > 0 else gain / relief
         if priority > best_priority or (priority == best_priority and loads[p, 0] < loads[best, 0]):

@@ -23,6 +23,8 @@ from partition.kernels.sorting import move_costs
 from partition.problem import Problem, RelationWeights, constraints
 
 SEED_LIMIT = 2**63
+SERIAL_EDGES = 250_000
+"""Up to so many edges a second thread saves no time: it works as long as its start and the waits for it take."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def assign(
         balance: Names as in ``constraints``; None: nodes and edges, or what the method can promise of them.
         tolerance: What a part may hold above the mean; None: 0.05. A number, or a number by name.
         seed: Of all random choices, at least 0. The same seed gives the same parts on any number of threads.
-        num_threads: None: all that the process may use.
+        num_threads: None: all that the process may use. Small graphs take one.
         edge_owner: Which end's part owns an edge, for the constraint ``"edges"``.
         relation_weights: What an edge of a type (three names, or joined by ":") weighs in the cut; others weigh 1.
         **options: Of the method.
@@ -141,6 +143,8 @@ def assign(
     if not 0 <= seed < SEED_LIMIT:
         raise ConfigError(f"seed is {seed}; it must lie in [0, 2^63)")
     threads = thread_count(num_threads)
+    if graph.total_edges <= SERIAL_EDGES:
+        threads = 1
     name, why = method, "asked for"
     if method == "auto":
         counted = all(kind == "nodes" or kind.startswith("type") for kind in balance or ("nodes",))

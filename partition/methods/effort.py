@@ -96,18 +96,20 @@ class Effort:
 EFFORTS = {
     "default": Effort(
         1, 0, ways=4, rounds=2, growth=1e9, shares=(1 / 5, 1 / 10), coarsest=400, per_part=20,
-        starts=27, work=1.0, most_work=2_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
+        starts=20, work=1.0, most_work=2_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
     ),
     "high": Effort(
         3, 1, ways=1, rounds=3, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60,
         starts=108, work=np.inf, most_work=4_000_000, tries=2, refined=1, thorough=1,
     ),
 }  # fmt: skip
-DENSE = replace(EFFORTS["default"], growth=10.0, ways=1, finest=LOCAL)
+CLEAR = replace(EFFORTS["default"], thorough=1.0)
+DENSE = replace(EFFORTS["default"], starts=27, growth=10.0, ways=1, finest=LOCAL)
 DENSE_ROW, DENSE_ENTRIES, MIXED = 40, (200_000, 1_000_000), 0.6
-"""For graphs of so many entries a node at least, of this many in all, and more than this share of the edges' weight
-between the clusters of the first step: most of their edges are cut whatever the parts, and a step joins nodes that have
-little in common. Smaller ones get too few starts for it; in larger ones single searches cost more than they find."""
+"""For graphs of so many entries a node at least and of this many in all: ``CLEAR``; and ``DENSE`` where the first step
+leaves more than this share of the edges' weight between clusters: most of their edges are cut whatever the parts, and a
+step joins nodes that have little in common. Smaller ones get too few starts for it; in larger ones single searches cost
+more than they find."""
 LARGEST = 1 / 20
 """Of the graph: the most that a cluster may hold. A fifth of one of two parts leaves the first parts few choices."""
 
@@ -135,10 +137,10 @@ class MultilevelSettings:
         return cls(given, repeats, given.cycles if cycles is None else at_least("cycles", cycles, 0))
 
     def on(self, entries: int, num_nodes: int) -> MultilevelSettings:
-        """For a graph: with ``DENSE`` beside the default where it is dense."""
+        """For a graph: ``CLEAR``, and ``DENSE`` beside it, in the place of the default where it is dense."""
         least, most = DENSE_ENTRIES
         dense = least <= entries <= most and entries >= DENSE_ROW * num_nodes
-        return replace(self, mixed=DENSE) if dense and self.effort is EFFORTS["default"] else self
+        return replace(self, effort=CLEAR, mixed=DENSE) if dense and self.effort is EFFORTS["default"] else self
 
     def target(self, num_parts: int) -> int:
         """Nodes of the coarsest level, about."""

@@ -129,7 +129,7 @@ SURE_WAYS, SURE_ENTRIES = 3, 4_000_000
 way to way, and two more take a quarter of the time."""
 ROUNDS = 8
 LEAST_PATIENCE = 50
-LEAST_REFINED = 8
+LEAST_REFINED = 6
 
 
 @method("multilevel", refusal=any_but_none)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from partition.methods.effort import DENSE, EFFORTS, LARGE, LOCAL, SMALL, MultilevelSettings
+from partition.methods.effort import CLEAR, DENSE, EFFORTS, LARGE, LOCAL, SMALL, MultilevelSettings
 
 
 def test_starts_follow_the_size_of_the_graph_without_a_cliff() -> None:
@@ -9,7 +9,7 @@ def test_starts_follow_the_size_of_the_graph_without_a_cliff() -> None:
     assert effort.repeats + effort.cycles == 1
     sizes = [10_000 * 2**i for i in range(13)]  # to 41 million entries
     starts = [effort.num_starts(20_000, size, 2) for size in sizes]
-    assert starts == [1, 1, 1, 2, 4, 8, 16, 27, 27, 27, 27, 27, 27]
+    assert starts == [1, 1, 1, 2, 4, 8, 16, 20, 20, 20, 20, 20, 20]
     shared = [effort.num_starts(20_000, size, 2, ways=4) for size in sizes]
     assert shared == [1, 1, 1, 1, 1, 2, 4, 8, 12, 12, 12, 12, 12]
 
@@ -36,5 +36,7 @@ def test_only_dense_graphs_have_another_effort_beside_the_default() -> None:
     settings = MultilevelSettings.of()
     sizes = ((200_000, 5_000), (1_000_000, 25_000), (200_000, 5_001), (199_999, 10), (1_000_001, 10))
     assert [settings.on(*size).mixed for size in sizes] == [DENSE, DENSE, None, None, None]
+    assert [settings.on(*size).effort for size in sizes[1:3]] == [CLEAR, EFFORTS["default"]]
+    assert CLEAR.searches(400_000, 400_000) == SMALL
     assert MultilevelSettings.of("high").on(200_000, 5_000).mixed is None
     assert [DENSE.searches(level, 400_000) for level in (400_000, 300_000, 100_000)] == [LOCAL, LARGE, SMALL]

@@ -249,7 +249,7 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
             effort = replace(EFFORTS["high"], starts=40, tries=1, refined=share)
             first_parts(level, 2, np.array([63]), effort, len(level.indices), np.random.default_rng(0), threads)
             cuts[share] = sorted(before)
-    assert [len(found) for found in cuts.values()] == [40, 10, 8]
+    assert [len(found) for found in cuts.values()] == [40, 10, 6]
     assert cuts[0.25] == cuts[1.0][:10]
 
 
