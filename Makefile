@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscop
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
-.PHONY: demo test test-dgl1 test-dgl2 test-sockets fuzz faults wheels lint format bench docs tutorials clean
+.PHONY: demo test collected test-dgl1 test-dgl2 test-sockets fuzz faults wheels lint format bench docs tutorials clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
@@ -51,6 +51,10 @@ demo: $(VENV)/.core
 # With both versions of DGL beside each other: those of the other one wait most of their time.
 test: $(VENV)/.test $(OTHER_DGL)/.done
 	$(MAKE) --no-print-directory --jobs 2 test-dgl1 test-dgl2
+
+# Tests as Python keeps them, once and beside the linters: of a new clone each worker would make its own at the same time.
+collected: $(VENV)/.test
+	$(BIN)/python -m pytest --collect-only -q $(TESTS) > /dev/null
 
 test-dgl1: $(VENV)/.test
 	$(PYTEST) $(TESTS)
