@@ -54,7 +54,6 @@ def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
     for _ in range(14):
         ids = [IDS[k] for k in rng.zipf(1.6, rng.integers(0, 9)) % len(IDS)]
         grads = torch.from_numpy(rng.normal(size=(len(ids), 3))).to(dtype)
-        emb.shard.take_evicted()
         match rng.integers(0, 8):
             case 0:
                 emb.grow(ids)
@@ -65,11 +64,11 @@ def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
                 rows, slots = emb.lookup(ids)
                 assert torch.equal(rows, oracle.read(ids))
                 opt.apply_gradients([(grads, slots)])
-                assert emb.shard.take_evicted().tolist() == oracle.push(ids, grads)
+                assert emb.shard.evicted.tolist() == oracle.push(ids, grads)
             case _:
                 emb(torch.tensor(ids, dtype=torch.int64)).backward(grads)
                 opt.step()
-                assert emb.shard.take_evicted().tolist() == oracle.push(ids, grads)
+                assert emb.shard.evicted.tolist() == oracle.push(ids, grads)
         assert emb.ids().tolist() == sorted(oracle.uses)
         assert torch.equal(emb.weight[IDS], oracle.read(IDS))
         for piece, rows in emb.optm_state.items():
@@ -170,6 +169,27 @@ def test_an_evicted_id_that_comes_back_begins_anew() -> None:
     again.update([7], torch.ones(1, 2), fresh)
     assert torch.equal(emb.weight[[7]], fresh.weight[[7]])
     assert torch.equal(emb.optm_state["sum"][[7]], fresh.optm_state["sum"][[7]])
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_rows_that_come_and_go_leave_nothing_behind(tracked: bool) -> None:
+    """The ids that had left were kept for ever, twice: 16 bytes each."""
+    import psutil
+
+    emb = ge.DistEmbedding(ge.growing(40_000), 1, "growing", eviction=ge.LeastRecent(max_rows=10_000, low_water=0.0))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    if tracked:
+        emb.shard.track("digest")
+    ids = torch.arange(40_000)
+    opt.update(ids, torch.ones(40_000, 1), emb)
+    before = psutil.Process().memory_info().rss
+    for _ in range(100):
+        opt.update(ids, torch.ones(40_000, 1), emb)
+    assert psutil.Process().memory_info().rss - before < 24 << 20
+    assert emb.shard.evicted.tolist() == ids.tolist()
+    assert len(emb.shard.gone()) == (40_000 if tracked else 0)
+    opt.update([7], torch.ones(1, 1), emb)
+    assert emb.shard.evicted.tolist() == []
 
 
 def test_frozen_rows_never_leave_or_change() -> None:

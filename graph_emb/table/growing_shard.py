@@ -30,6 +30,9 @@ from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
+MOST_GONE = 1 << 16
+"""Ids that left, at least, before those that left twice or came back are sorted out."""
+
 
 class GrowingShard(GrowingRows):
     """``EmbeddingShard`` of a table that grows. Its ``rows`` are keys, int64, any of which may be asked for.
@@ -42,7 +45,7 @@ class GrowingShard(GrowingRows):
         places: The memory of the rows.
         step: Updates of the table so far.
         epoch: Counts the passes in which rows of any owner left: equal on all of them. Rows never move.
-        evicted: The ids that left since ``take_evicted``.
+        evicted: The ids that left in the last pass, ascending; none of them where an update came after it.
         since: The digest of the checkpoint since which changes are known (``track``); None: they are not.
     """
 
@@ -70,11 +73,12 @@ class GrowingShard(GrowingRows):
         self._look_ups = LookUps(self._map)
         self.places = Places(spec, size, self._ids, room)
         self.step, self.epoch = 0, 0
-        self.evicted: list[np.ndarray] = []
+        self.evicted = np.empty(0, np.int64)
         self.since: str | None = None
         self._since_step = 0
         self._written: np.ndarray | None = None  # which rows were changed by other calls than updates, by place
-        self._gone: list[np.ndarray] = []  # the ids that left
+        self._gone: list[np.ndarray] = []  # the ids that left, where changes are known
+        self._most_gone = MOST_GONE
 
     # What the rows of other shards are attributes for.
     @property
@@ -226,6 +230,7 @@ class GrowingShard(GrowingRows):
             self._make(self._admitted(distinct_ids(ids_of(waiting))), self.step + 1)
             at[absent] = self._map.find(waiting)
         self._look_ups.forget()
+        self.evicted = self.evicted[:0]
         self.step += 1
         count_uses(at, self._uses, self.step)
         if not len(absent) or (at >= 0).all():
@@ -393,7 +398,7 @@ class GrowingShard(GrowingRows):
         if self.frozen is not None:
             self.frozen[:] = False
         self._free = np.arange(self._end)
-        self.evicted.clear()
+        self.evicted = self.evicted[:0]
         self.step, self.epoch, self.since = step, self.epoch + 1, None
 
     def restore(
@@ -471,22 +476,20 @@ class GrowingShard(GrowingRows):
         self.epoch += num > 0
         if len(gone):
             self._let_go(gone)
-            self.evicted.append(ids)
+        self.evicted = ids
         return ids
 
     def _let_go(self, at: np.ndarray) -> None:
         """Let the rows at places, (R,), ascending, leave the table."""
-        self._gone.append(self._ids[at])
         self._remove(at)
+        if self._written is not None:
+            self._gone.append(self._ids[at])
+            if sum(map(len, self._gone)) > self._most_gone:  # some left again and again
+                self._gone = [self.gone()]
+                self._most_gone = max(MOST_GONE, 2 * len(self._gone[0]))
 
     def _remove(self, at: np.ndarray) -> None:
         """Give up the places, (R,), ascending, of rows."""
         self._map.remove(keys_of(self._ids[at]))
         self._look_ups.forget()
         self._free = np.union1d(self._free, at)
-
-    def take_evicted(self) -> np.ndarray:
-        """The ids that left since the last call, in the order of the passes."""
-        found = np.concatenate([np.empty(0, np.int64), *self.evicted])
-        self.evicted.clear()
-        return found

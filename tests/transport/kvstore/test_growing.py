@@ -131,11 +131,22 @@ SAVED: dict[str, Any] = {
 }
 
 
+DEMOTED: dict[str, Any] = {"eviction": ge.LeastRecent(max_rows=9, low_water=0.5), "on_evict": "demote"}
+
+
 def go_on(
-    transport: Any, ranks: list[int], world_size: int, steps: tuple[int, int], load: str | None, save: str | None
+    transport: Any,
+    ranks: list[int],
+    world_size: int,
+    steps: tuple[int, int],
+    load: str | None,
+    save: str | None,
+    folder: str | None = None,
 ) -> dict[str, Any]:
-    """Steps [first, last) with the given trainers' shares, after a load and before a save."""
-    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **SAVED)
+    """Steps [first, last) with the given trainers' shares, after a load and before a save; rows leave for a folder, or,
+    where it has no name, stay."""
+    policies = SAVED if folder is None else placed(DEMOTED, folder) if folder else {}
+    emb = ge.DistEmbedding(ge.growing(60), DIM, "growing", INIT, dtype=torch.float64, **policies)
     opt = ge.SparseAdam([emb], lr=0.1, weight_decay=0.1)
     if load:
         ge.load_checkpoint(load, tables=[emb], optimizers=[opt])
@@ -145,7 +156,9 @@ def go_on(
         transport.flush()
         transport.barrier()
     if save:
-        ge.save_checkpoint(save, tables=[emb], optimizers=[opt], step=steps[1], background=True).wait()
+        saved = ge.save_checkpoint(save, tables=[emb], optimizers=[opt], step=steps[1], background=folder is None)
+        if folder is None:
+            saved.wait()
     ids = emb.ids()
     state = {k: v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
     return {"ids": ids, "rows": emb.weight[ids], "step": emb.shard.step, **state}
@@ -170,6 +183,16 @@ def test_a_checkpoint_goes_on_in_another_mode_with_the_same_bits(tmp_path: Path,
     else:
         found = Cluster(2, 2, 2).run(go_on_as_rank, (7, STEPS), place, None)
     for one in found:
+        check_same(one, expected)
+
+
+def test_demoted_rows_of_servers_go_on_at_others_and_in_local_mode(tmp_path: Path) -> None:
+    expected = locally(go_on, [0, 1], 2, (0, STEPS), None, None, "")
+    assert len(expected["ids"]) > 30
+    place = str(tmp_path / "7")
+    Cluster(2, 1, 2).run(go_on_as_rank, (0, 7), None, place, str(tmp_path / "rows"))
+    check_same(locally(go_on, [0, 1], 2, (7, STEPS), place, None, ""), expected)
+    for one in Cluster(2, 2, 2).run(go_on_as_rank, (7, STEPS), place, None, str(tmp_path / "more")):
         check_same(one, expected)
 
 
