@@ -279,7 +279,8 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         """Start to fetch rows that the next call will ask for, while this process goes on.
 
         In collective mode every rank calls it, and the next call of the table must ask for the same ids. In local mode
-        rows in memory are here already; of a table in a file call it for several batches ahead, in their order.
+        rows in memory are here already; of a table in a file call it for several batches ahead, in their order. Of a
+        growing table the owners bring what lies in their files.
 
         Raises:
             PartitionError: an id is out of range.

@@ -276,6 +276,7 @@ class CollectiveTransport(Prefetching):
         if self.world_size > 1:
             asks, wanted, asked = self._ask(lockstep.PULL, found, route)
             served = self.group.outgoing(others, len(asked))
+            self.counts[table].bytes_sent += served.numel() * served.element_size()
             if others.dtype is weight.dtype:
                 found.shard.read_into(asked, served)
             else:
@@ -340,9 +341,6 @@ class CollectiveTransport(Prefetching):
         wanted = self._agree_counts(call, found.identity, asks, what)
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
         self.counts[found.spec.name].bytes_sent += sum(asks) * 8
-        self.counts[found.spec.name].bytes_sent += (
-            len(asked) * found.spec.dim * narrower(found.spec.dtype, self.wire_dtype).itemsize
-        )
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
     @_joint("push")

@@ -47,7 +47,7 @@ class Prefetching(GrowingTables):
     def _prefetch(self, found: RankTable, ids: Tensor) -> None:
         table = found.spec.name
         if found.shard.grows:
-            return  # the pull asks for the rows, which may not be there yet
+            return self._announce(found, ids)
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
@@ -59,6 +59,7 @@ class Prefetching(GrowingTables):
             asks, wanted, early.asked = self._ask(lockstep.PREFETCH, found, route)
             early.asks, early.wanted = asks, wanted
             early.served = self._wired(found.shard.read(early.asked))
+            self.counts[table].bytes_sent += early.served.numel() * early.served.element_size()
             what = f"prefetch of table {table!r}"
             exact = early.served.dtype is rows.dtype
             early.coming = rows[: sum(asks)] if exact else early.served.new_empty((sum(asks), found.spec.dim))
@@ -66,6 +67,18 @@ class Prefetching(GrowingTables):
             if not self.staleness:
                 early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
         found.early = early
+
+    def _announce(self, found: RankTable, ids: Tensor) -> None:
+        """Let the owners bring rows of a growing table from their files; the pull asks for them, and for new ones.
+
+        Nothing where all rows lie in memory.
+        """
+        if found.spec.placement is None:
+            return
+        route = found.ranges.route(ids, self.rank)
+        if self.world_size > 1:  # the pull reads them in this order
+            found.shard.prefetch(self._ask(lockstep.PREFETCH, found, route)[2])
+        found.shard.prefetch(route.ids[len(route.ids) - route.counts[self.rank] :] - found.shard.first_id)
 
     def _finish(self, found: RankTable, ids: Tensor) -> Tensor:
         """The rows of a prefetch, (R, D), sent again where a push changed them."""

@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import graph_emb as ge
 import partition
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
@@ -92,6 +94,28 @@ class Build:
         return self.place.exists()
 
 
+class Demote:
+    """Rows of a growing table that leave memory for a file, and the file's pages that do."""
+
+    def __init__(self, place: Path, rows: int) -> None:
+        size, eviction = ge.growing(rows), ge.LeastRecent(max_rows=rows // 8, low_water=1, every=1000)
+        file = ge.File(place / "demoted", "64KiB")
+        self.table = ge.DistEmbedding(size, 32, eviction=eviction, on_evict="demote", placement=file)
+        self.ids = torch.arange(rows)
+        self.optimizer = ge.SparseAdagrad([self.table], lr=0.1)
+        self.optimizer.update(self.ids, torch.ones(rows, 32), self.table)
+        self.before = self.table.weight[self.ids]
+
+    def do(self) -> None:
+        self.table.evict()
+        self.table.shard.drop_cache()
+
+    def whole(self) -> bool:
+        assert torch.equal(self.table.weight[self.ids], self.before)
+        assert torch.equal(self.table.optm_state["sum"][self.ids], torch.ones_like(self.before))
+        return self.table.shard.num_filed == len(self.ids) - len(self.ids) // 8
+
+
 PLENTY = 1 << 15
 """Of kilobytes of disk; what limits a process holds inside a ``with`` alone."""
 
@@ -102,6 +126,8 @@ def work(name: str, place: Path, aside: Path, rows: int) -> Any:
         return Save(place, aside, rows)
     if "build" in name:
         return Build(place, aside, rows, **({"memory": "4GB"} if name == "streaming build" else {}))
+    if name == "demote":
+        return Demote(place, rows)
     return Export(place, name, rows)
 
 
@@ -233,7 +259,7 @@ def in_a_child(function: Callable[..., Any], *args: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.parametrize("name", [*WORKS, "demote"])
 def test_a_full_disk_tears_nothing_and_names_the_file(name: str, tmp_path: Path) -> None:
     errors = in_a_child(on_a_small_disk, name, tmp_path / "disk", tmp_path)
     assert errors

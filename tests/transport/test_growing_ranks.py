@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ def train(
                 seen.append(emb.evict().tolist())
             if step == 8:
                 emb.freeze(named)
+            if step % 5 == 3:
+                emb.prefetch(ids)
             if step % 3 == 2:
                 _, slots = emb.lookup(ids)
                 opt.apply_gradients([(grads, slots)])
@@ -150,6 +153,33 @@ def test_rows_lie_with_the_owners_of_their_partition(ranks: Ranks, parts: Partit
         assert [id for id in found[rank] if id < 20] == (part_of == rank).nonzero().flatten().tolist()
         assert [id for id in found[rank] if id >= 20] == [id for id in by_hash[rank] if id >= 20]
     assert found != by_hash
+
+
+def announced(folder: str) -> tuple[int, int, bool]:
+    """Pages that came for a prefetch, pages that a pull then missed, and whether its rows are those of before."""
+    ge.init(mode="collective")
+    try:
+        file, eviction = ge.File(folder, memory="99KiB"), ge.LeastRecent(max_rows=1, low_water=1)
+        emb = ge.DistEmbedding(
+            ge.growing(max_rows=60), 300, "growing", INIT, eviction=eviction, on_evict="demote", placement=file
+        )
+        opt = ge.SparseSGD([emb], lr=1.0)
+        opt.update(torch.arange(16), torch.ones(16, 300), emb)
+        ids = torch.tensor([[1, 2, 3, 99, 3], [3, 4, 98, 97, 5]][emb.transport.rank])
+        before = emb.weight[ids]
+        emb.shard.drop_cache()
+        emb.prefetch(ids)
+        first = emb.cache_stats()
+        rows = emb(ids).detach()
+        return first.prefetched, emb.cache_stats().misses - first.misses, torch.equal(rows, before)
+    finally:
+        ge.shutdown()
+
+
+def test_rows_in_files_of_all_owners_come_for_a_prefetch(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks.run(announced, 2, str(tmp_path))
+    assert [one[1:] for one in found] == [(0, True)] * 2
+    assert all(one[0] > 0 for one in found)
 
 
 def overfill() -> str:

@@ -50,7 +50,7 @@ class DemotingShard(GrowingShard):
         spec, room: As of ``GrowingShard``.
         owner: As of ``growing_shard_for``; it is part of the file's name.
     Raises:
-        ConfigError, StorageError: as of ``TieredShard``, which takes room on the disk as rows come.
+        ConfigError, StorageError: as of ``TieredShard``, whose room on the disk is claimed before rows leave memory.
     """
 
     spaces = 2
@@ -102,10 +102,12 @@ class DemotingShard(GrowingShard):
         """Put distinct rows into the file, the lowest free numbers first; their places, (R,)."""
         num, start = len(ids), self._filed_end
         numbers = np.concatenate([self._filed_free[:num], np.arange(start, start + num)])[:num]
+        end = max(start, int(numbers[-1]) + 1)
+        self._tier.claim(end)
         self._file.write_columns(torch.from_numpy(numbers), columns)  # an error has changed nothing here
         self._numbers.add(keys_of(ids), numbers)
         self._filed_free = self._filed_free[num:]
-        self._filed_end = max(start, int(numbers[-1]) + 1)
+        self._filed_end = end
         places = numbers + self._size
         self._ids[places] = ids
         return places

@@ -91,7 +91,7 @@ class PageFile:
         table, first_id: Whose rows these are.
         layout, num_pages: Of the pages.
         remove_leftover: Delete the files of the table that runs left which did not end, instead of refusing them.
-        sparse: Take room on the disk as pages are written; False reserves that of all.
+        claimed: The first pages, whose room on the disk is reserved; ``claim`` reserves that of more. None: all.
     Raises:
         ConfigError: the disk has no room; or such a file is there.
         StorageError: the file cannot be made.
@@ -105,7 +105,7 @@ class PageFile:
         layout: PageLayout,
         num_pages: int,
         remove_leftover: bool,
-        sparse: bool = False,
+        claimed: int | None = None,
     ) -> None:
         self.table, self.layout, self.num_pages = table, layout, num_pages
         self.run = secrets.token_hex(8)
@@ -117,10 +117,12 @@ class PageFile:
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(error.errno, f"table {table!r}: {error.strerror}", str(folder)) from None
-        self.direct = False
+        self.direct, self._claimed = False, 0
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._reserve(BLOCK + num_pages * layout.page_bytes, sparse)
+            self._set_length(BLOCK + num_pages * layout.page_bytes)
+            if short := self._lacks(num_pages if claimed is None else claimed):
+                raise ConfigError(f"{short[1]}; choose another folder, fewer rows, or a rule with less state")
             self.note(None)
             self.direct = self._ask_for_direct()
         except BaseException:
@@ -150,8 +152,7 @@ class PageFile:
             "and pass leftover='remove' or delete the file"
         )
 
-    def _reserve(self, num_bytes: int, sparse: bool) -> None:
-        """Give the file its length and its room, so that a full disk fails here and not while a page is written."""
+    def _set_length(self, num_bytes: int) -> None:
         try:
             os.ftruncate(self.descriptor, num_bytes)
         except OSError as error:
@@ -159,19 +160,33 @@ class PageFile:
                 f"table {self.table!r}: no file of {size_text(num_bytes)} can be in {self.path.parent} "
                 f"({error.strerror}); choose another folder"
             ) from None
-        if sparse:
-            return
-        libc = ctypes.CDLL(None, use_errno=True)  # the C library's posix_fallocate would write every block instead
-        arguments = ctypes.c_int(0), ctypes.c_int64(0), ctypes.c_int64(num_bytes)
-        if libc.fallocate(ctypes.c_int(self.descriptor), *arguments) == 0:
-            return
-        number = ctypes.get_errno()
-        free = shutil.disk_usage(self.path.parent).free
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or free < num_bytes:
-            raise ConfigError(
-                f"table {self.table!r}: {self.path} needs {size_text(num_bytes)} of disk, {size_text(free)} are free "
-                f"({os.strerror(number)}); choose another folder, fewer rows, or a rule with less state"
+
+    def claim(self, num_pages: int) -> None:
+        """Reserve room on the disk for the first pages, so that a full one fails here and not while one is written.
+
+        Raises:
+            StorageError: there is none; the pages that were claimed before are as they were.
+        """
+        if num_pages > self._claimed and (short := self._lacks(num_pages)):
+            raise StorageError(short[0], f"{short[1]}; free the disk and go on", str(self.path))
+
+    def _lacks(self, num_pages: int) -> tuple[int, str] | None:
+        """Reserve the room of the first pages; an errno and what is missing where the disk does not have it."""
+        num_bytes = BLOCK + num_pages * self.layout.page_bytes
+        missing = num_bytes - os.fstat(self.descriptor).st_blocks * SECTOR
+        free, number = shutil.disk_usage(self.path.parent).free, errno.ENOSPC
+        if free >= missing:  # else a part of it would be taken
+            libc = ctypes.CDLL(None, use_errno=True)  # the C library's posix_fallocate would write every block instead
+            arguments = ctypes.c_int(0), ctypes.c_int64(0), ctypes.c_int64(num_bytes)
+            failed = libc.fallocate(ctypes.c_int(self.descriptor), *arguments)
+            number = ctypes.get_errno() if failed else 0
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return number, (
+                f"table {self.table!r}: {self.path} needs {size_text(missing)} of disk, {size_text(free)} are free "
+                f"({os.strerror(number)})"
             )
+        self._claimed = num_pages
+        return None
 
     def note(self, checkpoint: str | None) -> None:
         """Write the header: whose file this is, and the checkpoint to load if the run does not end."""

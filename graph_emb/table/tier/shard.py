@@ -77,7 +77,7 @@ class TieredShard(EmbeddingShard):
 
     Args:
         spec, first_id, num_rows: As of ``EmbeddingShard``.
-        sparse: Take room on the disk as rows are written; False reserves that of all.
+        sparse: Reserve room on the disk for the rows of ``claim`` alone; False reserves that of all.
     Raises:
         ConfigError: the placement's memory does not hold a page, the disk has no room, or the first values are no
             function of the id.
@@ -98,7 +98,7 @@ class TieredShard(EmbeddingShard):
                 f"table {spec.name!r}: init_func must give the values of any ids where memory holds a part of the "
                 "rows; pass an object such as graph_emb.initializers.Uniform(seed=0), or load a checkpoint into it"
             )
-        self.spec, self.first_id, self._num_rows, self._sparse = spec, first_id, num_rows, sparse
+        self.spec, self.first_id, self._num_rows, self._claimed = spec, first_id, num_rows, 0 if sparse else num_rows
         self.weight = torch.empty((0, spec.dim), dtype=spec.dtype, device=spec.device)
         self._cache: PageCache | None = None
         self._past, self._saved = CacheStats(), ""
@@ -136,8 +136,8 @@ class TieredShard(EmbeddingShard):
         reader: LowerTier
         if isinstance(placement, File):
             remove = placement.leftover == "remove"
-            of = placement.path, spec.name, self.first_id, layout, num_pages, remove, self._sparse
-            reader = PageReader(PageFile(*of))
+            claimed = layout.num_pages(self._claimed)
+            reader = PageReader(PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove, claimed))
         else:
             reader = HostPages(spec.name, layout, num_pages, dtypes)
         reader.note(self._saved or None)
@@ -216,6 +216,18 @@ class TieredShard(EmbeddingShard):
     def cache_stats(self) -> CacheStats:
         """What the cache did since the table was made."""
         return sum_of(self._past, self._pages.stats)
+
+    def claim(self, num_rows: int) -> None:
+        """Reserve room on the disk for the first rows of a table that is ``sparse``; it is kept.
+
+        Raises:
+            StorageError: there is none; nothing has changed.
+        """
+        if num_rows > self._claimed:
+            store = self._pages.reader
+            assert isinstance(store, PageReader)
+            store.file.claim(store.layout.num_pages(num_rows))
+            self._claimed = num_rows
 
     def flush(self) -> None:
         """Write every page that the file lacks; a second call writes nothing."""

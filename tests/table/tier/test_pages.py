@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, StorageError
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table.initializers import Uniform
 from graph_emb.table.placement import File
@@ -36,4 +38,23 @@ def test_a_disk_without_room_is_refused_at_creation(tmp_path: Path) -> None:
     spec = TableSpec("t", rows, 64, RangeBook.even(rows), Uniform(), placement=File(tmp_path, "1TiB"))
     with pytest.raises(ConfigError, match="choose another folder"):
         PageFile(tmp_path, "t", 0, PageLayout.of([spec.row_bytes]), rows // 64, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_room_is_claimed_as_it_is_needed_and_a_full_disk_takes_none(tmp_path: Path) -> None:
+    too_many = 2 * shutil.disk_usage(tmp_path).free // 4096 + 1000
+    file = PageFile(tmp_path, "t", 0, PageLayout.of([256]), too_many, False, claimed=2)
+
+    def taken() -> int:
+        return os.fstat(file.descriptor).st_blocks * 512
+
+    assert 3 * 4096 <= taken() < 100_000
+    file.claim(100)
+    assert 101 * 4096 <= taken() < 1_000_000
+    before = taken()
+    with pytest.raises(StorageError, match="free the disk and go on"):
+        file.claim(too_many)
+    file.claim(50)
+    assert taken() == before
+    file.close()
     assert list(tmp_path.iterdir()) == []
