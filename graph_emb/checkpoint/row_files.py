@@ -281,6 +281,12 @@ class TableShare:
             made.append(kept or CopiedRows(rows, columns))
         return replace(self, rows=made)
 
+    def hurry(self) -> None:
+        """Let the writer of rows that were kept rest no more."""
+        for rows in self.rows:
+            if isinstance(rows, KeptRows):
+                rows.hurry()
+
     def release(self) -> None:
         """Let go of rows that were kept. May be repeated."""
         for rows in self.rows:

@@ -69,6 +69,7 @@ class PendingCheckpoint:
     ) -> None:
         self.path: Path = snapshot.place
         self._transport, self._folder, self._ranks = transport, folder, snapshot.ranks
+        self._hurry = snapshot.hurry
         self._written, self._cancelled = threading.Event(), threading.Event()
         self._write_error: Exception | None = None
         self._finish_error: Exception | None = None
@@ -101,6 +102,7 @@ class PendingCheckpoint:
 
     def _agree(self) -> None:
         what = f"checkpoint {self.path}"
+        self._hurry()
         self._written.wait()
         try:
             agree(self._transport, lambda: _raise(self._write_error), what)

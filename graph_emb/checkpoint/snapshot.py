@@ -63,6 +63,11 @@ class Snapshot:
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
         return replace(self, shares=[share.kept() for share in self.shares], tensors=tensors)
 
+    def hurry(self) -> None:
+        """Let the writer rest no more: somebody waits for it."""
+        for share in list(self.shares):
+            share.hurry()
+
     def release(self) -> None:
         """Let go of all rows. May be repeated."""
         for share in self.shares:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +26,9 @@ from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_
 from graph_emb.table.shard import WEIGHT, EmbeddingShard
 from graph_emb.table.tier.moves import BUFFER_BYTES, reason_of, transfer
 from graph_emb.table.tier.pages import BLOCK, PageFile, aligned
+
+RESTS = 1.0
+"""Seconds that a reader of kept rows rests for each that it works: the training needs the disk and the cores too."""
 
 
 class SideFile:
@@ -67,7 +71,7 @@ class KeptPages:
         self._files, self.layout = files, files[0].layout
         self._stored, self._beside, self._waiting = stored, beside, stored.copy()
         self._next, self._error = 0, (0, 0)
-        self._closed = threading.Event()
+        self._closed, self._hurried = threading.Event(), threading.Event()
         self.reader: Callable[[], KeptRows | None] | None = None
 
     def holds(self, pages: np.ndarray, beside: np.ndarray) -> np.ndarray:
@@ -114,12 +118,22 @@ class KeptPages:
                 str(file.path),
             )
 
+    def hurry(self) -> None:
+        """Rest no more: somebody waits for the reader."""
+        self._hurried.set()
+
+    def rest(self, seconds: float) -> None:
+        """Let the training have the disk, unless somebody waits for the reader or the program is at its end."""
+        if threading.main_thread().is_alive():
+            self._hurried.wait(seconds)
+
     def close(self) -> None:
         """Keep nothing any more. May be repeated."""
         self._closed.set()
 
     def wait_until_closed(self) -> None:
         """Return when nobody reads the pages any more."""
+        self.hurry()
         if self.reader is not None and self.reader() is not None:
             self._closed.wait()
         self.close()
@@ -157,6 +171,11 @@ class KeptRows:
         pages.reader = weakref.ref(self)
         weakref.finalize(self, pages.close)
         self._low, self._held, self._stored = 0, np.empty((0, 0), np.uint8), np.empty(0, np.bool_)
+        self._resumed: float | None = None
+
+    def hurry(self) -> None:
+        """Let the reader rest no more between its runs."""
+        self._pages.hurry()
 
     def read(self, column: str, start: int, stop: int) -> Tensor:
         if column not in self._sections:
@@ -194,6 +213,9 @@ class KeptRows:
         kept = max(0, self._low + len(self._held) - low)
         again, stored = self._held[len(self._held) - kept :].copy(), self._stored[len(self._stored) - kept :]
         self._held = np.empty((0, 0), np.uint8)
+        if self._resumed is not None:
+            self._pages.rest(RESTS * (time.monotonic() - self._resumed))
+        self._resumed = time.monotonic()
         held, found = self._pages.read(low + kept, high)
         if kept:
             held, found = np.concatenate([again, held]), np.concatenate([stored, found])

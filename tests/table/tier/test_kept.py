@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.checkpoint import saving
+from graph_emb.checkpoint import row_files, saving
 from graph_emb.core.errors import StorageError
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import apply_update
@@ -24,6 +24,7 @@ from graph_emb.table.initializers import Uniform
 from graph_emb.table.placement import Buckets, DeviceCache
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier import kept as module
 from graph_emb.table.tier.kept import KeptPages, KeptRows
 from graph_emb.table.tier.pages import read_header
 from graph_emb.table.tier.shard import TieredShard
@@ -223,6 +224,39 @@ def test_a_background_checkpoint_of_rows_in_files_has_its_moment_and_no_copy_in_
     assert files
     assert all((tmp_path / "1" / path).read_bytes() == (tmp_path / "2" / path).read_bytes() for path in files)
     assert not torch.equal(emb.weight[:], wanted)
+
+
+@pytest.mark.parametrize("end", ["a wait", "another file"])
+def test_a_reader_rests_until_somebody_waits_for_it(
+    tmp_path: Path, local_mode: None, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    emb = ge.DistEmbedding(4096, 8, "t", Uniform(seed=1), placement=ge.File(tmp_path / "rows", 1 << 18))
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    emb(torch.arange(500)).sum().backward()
+    opt.step()
+    expected, rests = emb.weight[:].clone(), threading.Event()
+    rest = KeptPages.rest
+
+    def told(pages: KeptPages, seconds: float) -> None:
+        rests.set()
+        rest(pages, seconds)
+
+    monkeypatch.setattr(row_files, "PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(KeptPages, "rest", told)
+    monkeypatch.setattr(module, "RESTS", 1e9)
+    pending: Any = ge.save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt], background=True)
+    assert rests.wait(60)
+    emb(torch.arange(500)).sum().backward()
+    opt.step()
+    assert not pending.done
+    if end == "another file":  # of pages with other state
+        opt.close()
+        opt = ge.SparseAdam([emb])
+        pending._thread.join()
+    pending.wait()
+    emb = ge.DistEmbedding(4096, 8, "t")
+    ge.load_checkpoint(tmp_path / "1", tables=[emb], weights_only=True)
+    assert torch.equal(emb.weight[:], expected)
 
 
 def test_rows_that_are_kept_and_forgotten_are_waited_for_by_nobody(tmp_path: Path) -> None:
