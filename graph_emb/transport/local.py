@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -130,10 +131,12 @@ class LocalTransport(Transport):
             of_rows = push.ids.to(device), push.grads.to(device)
             updates.append(Update(push.rule, shard, *of_rows, push.merge, places=push.places, groups=groups))
         apply_updates(updates)
-        for push, update in zip(pushes, updates, strict=True):
-            if isinstance(update.shard, GrowingShard):
-                update.shard.after_step(_alone)
+        for push in pushes:
             self.counts[push.table].steps += 1
+        with ExitStack() as ends:  # where a table's rows find no room on a disk, the others' policies go on
+            for update in reversed(updates):
+                if isinstance(update.shard, GrowingShard):
+                    ends.callback(update.shard.after_step, _alone)
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         shard = self._changing(table)

@@ -43,7 +43,7 @@ def demoting(folder: Path, eviction: Any = None, **options: Any) -> ge.DistEmbed
     return ge.DistEmbedding(
         ge.growing(max_rows=options.pop("max_rows", len(IDS))),
         DIM,
-        "demoting",
+        options.pop("name", "demoting"),
         INIT,
         eviction=eviction or ge.LeastRecent(max_rows=4),
         on_evict="demote",
@@ -211,6 +211,22 @@ def test_a_file_that_cannot_be_written_loses_no_row(tmp_path: Path, monkeypatch:
             opt.update([2], torch.ones(1, DIM), emb)
     assert emb.ids().tolist() == [1, 2, 3, 5]
     assert torch.equal(emb.weight[IDS], rows)
+
+
+def test_a_table_without_room_keeps_no_other_from_its_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, emb = (demoting(tmp_path, ge.LeastRecent(max_rows=2), name=name) for name in ("full", "rows"))
+    opt, ids = ge.SparseAdagrad([full, emb], lr=0.1), torch.tensor([1, 2, 3, 5])
+
+    def lacks(*_: Any) -> tuple[int, str]:
+        return errno.ENOSPC, "table 'demoting': No space left on device"
+
+    monkeypatch.setattr(shard_of(full)._tier._pages.reader.file, "_lacks", lacks)
+    (full(ids).sum() + emb(ids).sum()).backward()
+    with pytest.raises(StorageError, match="No space left"):
+        opt.step()
+    assert [shard_of(table).num_filed for table in (full, emb)] == [0, 3]
+    assert full.ids().tolist() == emb.ids().tolist() == [1, 2, 3, 5]
+    assert torch.equal(full.optm_state["sum"][ids], emb.optm_state["sum"][ids])
 
 
 def test_rows_of_all_tiers_count_against_max_rows(tmp_path: Path) -> None:
