@@ -51,7 +51,12 @@ def rank_main(args: argparse.Namespace, rank: int, port: int, folder: str) -> No
     sampling = PartitionedNeighborSampling(own, args.fanouts)
     made = {
         name: ge.ComposedEmbedding(
-            parts.levels(), args.dim, num_buckets=args.buckets, part_policy=parts.policy(), name=f"t{number}", **options
+            parts.levels(),
+            args.dim,
+            num_buckets=args.buckets if options["kind"] == "position-hash" else None,
+            part_policy=parts.policy(),
+            name=f"t{number}",
+            **options,
         )
         for number, (name, options) in enumerate(TABLES.items())
     }

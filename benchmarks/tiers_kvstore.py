@@ -18,6 +18,7 @@ import os
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def trainer(rank: int, hosts: list[str], token: str, args: argparse.Namespace, q
     times: dict[str, list[float]] = {name: [] for name in TABLES}
     batches = [torch.randint(args.rows, (args.batch,), generator=generator) for _ in range(args.repeats + 4)]
     transport.prefetch("announced", batches[0])
-    for repeat, (ids, following) in enumerate(zip(batches, batches[1:], strict=False)):
+    for repeat, (ids, following) in enumerate(pairwise(batches)):
         grads = torch.randn(args.batch, args.dim, generator=generator)
         for name in TABLES:
             transport.barrier()

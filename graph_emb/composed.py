@@ -53,23 +53,24 @@ class ComposedEmbedding(Card):
         kind: ``"position"``: rows of the parts; ``"hash"``: weighted rows of hashes; ``"position-hash"``: both;
             ``"quotient-remainder"``: the rows of id // num_buckets and id % num_buckets; ``"full"``: a row for each
             node, the table to compare with.
-        num_hashes: h.
-        num_buckets: Rows that the hashes share.
+        num_hashes: h, of kinds that hash; default 2.
+        num_buckets: Rows that the hashes, or quotients and remainders, share; default 4096.
         name: Of the table, and the stem of its tables' names; None counts, as of ``DistEmbedding``.
         init_func: An initializer whose values depend on ids, as for ``DistEmbedding``; None: ``Uniform(seed=seed)``.
             First values are divided by sqrt(L + h), so that sums have the norm of one row.
         part_policy: Who owns which node: of the hashes' weights, which are the nodes' own, and of ``"full"``.
-        level_sizes: Rows of each level; None: the largest part of each and one more.
+        level_sizes: Rows of each level that is used; None: the largest part of each and one more.
         scope: ``"all"``: a node hashes into all buckets; ``"part"``: into those of its part of the coarsest level.
         own_rows: Nodes that have a row of their own beside, (k,) ids: those of highest degree, which train enough for
             one. It begins at 0, lies with the node's part, and is saved under its original id. Of any kind but
             ``"full"``; None: none has.
-        seed: Of the hashes, and of first values where ``init_func`` is None.
+        seed: Of the hashes, and of first values where ``init_func`` is None; default 0.
         dtype, device, original_ids: As of ``DistEmbedding``. Hashes are of original ids, whatever the partition.
     Attributes:
         tables: The tables that are trained.
     Raises:
-        ConfigError: an unknown kind, levels that are negative or not nested, or numbers below 1.
+        ConfigError: an unknown kind, levels that are negative or not nested, numbers below 1, or an argument that is of
+            no effect on the kind.
         ShapeError: levels are no integers of two dimensions.
         PartitionError: levels and policy are of different numbers of nodes.
     Example:
@@ -88,15 +89,15 @@ class ComposedEmbedding(Card):
         embedding_dim: int,
         kind: str = "position-hash",
         *,
-        num_hashes: int = 2,
-        num_buckets: int = 4096,
+        num_hashes: int | None = None,
+        num_buckets: int | None = None,
         name: str | None = None,
         init_func: Any = None,
         part_policy: Any = None,
         level_sizes: Sequence[int] | None = None,
         scope: str = "all",
         own_rows: Ids | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
@@ -106,11 +107,24 @@ class ComposedEmbedding(Card):
         if scope not in ("all", "part"):
             raise unknown_name("scope of the hashes", scope, ("all", "part"))
         self._name = name = next_name(runtime.current()) if name is None else name
-        self.kind, self._dim, self._seed, self._scope = kind, embedding_dim, seed, scope
         placed, hashed = kind.startswith("position"), kind.endswith("hash")
+        given = {
+            "num_hashes": (num_hashes is not None, hashed),
+            "num_buckets": (num_buckets is not None, hashed or kind == "quotient-remainder"),
+            "scope='part'": (scope == "part", hashed),
+            "level_sizes": (level_sizes is not None, placed or scope == "part"),
+            "seed": (seed is not None, hashed or init_func is None),
+        }
+        for what, (said, used) in given.items():
+            if said and not used:
+                raise ConfigError(f"table {name!r}: {what} has no effect on kind {kind!r} made so; leave it out")
+        num_hashes, num_buckets, seed = (
+            default if one is None else one for one, default in ((num_hashes, 2), (num_buckets, 4096), (seed, 0))
+        )
         for what, number in (("num_hashes", num_hashes), ("num_buckets", num_buckets)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ConfigError(f"table {name!r}: {what} is {number!r}; it must be an integer of at least 1")
+        self.kind, self._dim, self._seed, self._scope = kind, embedding_dim, seed, scope
         self.num_hashes, self.num_buckets = (num_hashes if hashed else 0), num_buckets
         if isinstance(levels, int):
             if placed or scope == "part":

@@ -77,7 +77,8 @@ class Oracle:
         elif getattr(rule, "threshold", None) is not None:
             num = sum(score < rule.threshold for score, _ in order)
         else:
-            num = len(order) - int(rule.low_water * rule.max_rows) if len(order) > rule.max_rows else 0
+            water = 0.95 if rule.low_water is None else rule.low_water
+            num = len(order) - int(water * rule.max_rows) if len(order) > rule.max_rows else 0
         num = min(num, max(0, len(order) - rule.floor), rule.per_pass or num)
         gone = sorted(id for _, id in order[:num])
         self.rows.reset_rows([self.place[id] for id in gone])

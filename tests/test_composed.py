@@ -24,9 +24,11 @@ FINE = np.arange(N) // 3  # eight parts of three nodes, two of them in each of f
 LEVELS = np.stack([FINE // 4, FINE // 2, FINE], axis=1)
 
 
-def made(kind: str = "position-hash", **options: Any) -> ge.ComposedEmbedding:
+def made(kind: str = "position-hash", levels: np.ndarray = LEVELS, **options: Any) -> ge.ComposedEmbedding:
     options = {"num_buckets": 5, "name": "node", "seed": 3, "dtype": torch.float64, **options}
-    return ge.ComposedEmbedding(LEVELS, D, kind, **options)
+    if kind in ("position", "full"):
+        del options["num_buckets"]
+    return ge.ComposedEmbedding(levels, D, kind, **options)
 
 
 def dense_rows(emb: ge.ComposedEmbedding, tables: list[Tensor], ids: Tensor) -> Tensor:
@@ -105,8 +107,7 @@ def test_new_nodes_have_the_rows_of_a_table_that_had_them_and_did_not_train_on_t
     joins = np.array([3, 0, 21, 20])  # whose parts the new nodes take
     levels = None if kind == "hash" else LEVELS[joins]
     small = made(kind)
-    given: dict[str, Any] = {"num_buckets": 5, "name": "large", "seed": 3, "dtype": torch.float64}
-    large = ge.ComposedEmbedding(np.concatenate([LEVELS, LEVELS[joins]]), D, kind, **given)
+    large = made(kind, np.concatenate([LEVELS, LEVELS[joins]]), name="large")
     for emb in (small, large):
         opt = ge.SparseAdagrad([emb], lr=0.1)
         for _ in range(3):
@@ -224,8 +225,7 @@ def test_training_goes_on_in_a_table_that_has_more_nodes(tmp_path: Path, kind: s
     stepped(small, opt, torch.arange(3, N))
     after = small.weight[:]
     ge.shutdown()
-    given: dict[str, Any] = {"num_buckets": 5, "name": "node", "seed": 3, "dtype": torch.float64}
-    large = ge.ComposedEmbedding(np.concatenate([LEVELS, joins]), D, kind, **given)
+    large = made(kind, np.concatenate([LEVELS, joins]))
     more = ge.SparseAdam([large], lr=0.1)
     loaded = ge.load_checkpoint(tmp_path / "1", tables=[large], optimizers=[more], allow_new_rows=True)
     assert torch.equal(large.weight[:N], before)
@@ -271,7 +271,6 @@ def test_an_extended_partition_goes_on_with_the_rows_of_the_old_one(tmp_path: Pa
 def test_a_table_does_not_go_on_with_other_chains_of_old_nodes(tmp_path: Path) -> None:
     ge.save_checkpoint(tmp_path / "1", tables=[made()])
     ge.shutdown()
-    given: dict[str, Any] = {"num_buckets": 5, "name": "node", "seed": 3, "dtype": torch.float64}
     grown = np.concatenate([LEVELS, LEVELS[:2]])
     changed = grown.copy()
     changed[3] = LEVELS[20]
@@ -280,18 +279,18 @@ def test_a_table_does_not_go_on_with_other_chains_of_old_nodes(tmp_path: Path) -
         (grown[:20], "other levels of its 24 nodes than the first ones of these 20"),
         (grown[:, 1:], "other levels of its 24 nodes"),
     ):
-        other = ge.ComposedEmbedding(levels, D, **given)
+        other = made(levels=levels)
         with pytest.raises(ConfigError, match=message):
             ge.load_checkpoint(tmp_path / "1", tables=[other], allow_new_rows=True)
         ge.shutdown()
-    larger = ge.ComposedEmbedding(grown, D, "position", name="node", seed=3, dtype=torch.float64)
+    larger = made("position", grown)
     ge.save_checkpoint(tmp_path / "2", tables=[made("position", name="other")])
     with pytest.raises(ConfigError, match="level0"):
         ge.load_checkpoint(tmp_path / "2", tables=[larger], allow_new_rows=True)
     ge.shutdown()
     ge.save_checkpoint(tmp_path / "3", tables=[made("position")])
     ge.shutdown()
-    larger = ge.ComposedEmbedding(grown, D, "position", name="node", seed=3, dtype=torch.float64)
+    larger = made("position", grown)
     with pytest.raises(PartitionError, match="has fewer nodes than the 26 here; pass allow_new_rows=True"):
         ge.load_checkpoint(tmp_path / "3", tables=[larger])
 
@@ -317,6 +316,11 @@ def test_a_checkpoint_of_another_partition_is_refused(tmp_path: Path) -> None:
         (LEVELS, {"scope": "part", "num_buckets": 1}, ConfigError, "1 buckets for 2 parts"),
         (LEVELS, {"level_sizes": (2, 4, 7)}, ConfigError, r"level_sizes \(2, 4, 7\)"),
         (24, {}, ConfigError, "needs the levels of a partition"),
+        (LEVELS, {"kind": "position", "num_hashes": 2}, ConfigError, "num_hashes has no effect on kind 'position'"),
+        (24, {"kind": "full", "num_buckets": 4096}, ConfigError, "num_buckets has no effect on kind 'full'"),
+        (LEVELS, {"kind": "position", "scope": "part"}, ConfigError, "scope='part' has no effect on kind 'position'"),
+        (24, {"kind": "hash", "level_sizes": (2, 4, 8)}, ConfigError, "level_sizes has no effect on kind 'hash'"),
+        (LEVELS, {"kind": "position", "seed": 0, "init_func": ge.initializers.Zeros()}, ConfigError, "seed has no"),
         (LEVELS, {"init_func": ge.initializers.FromArray(torch.ones(N, D))}, ConfigError, "has a row for each node"),
         (LEVELS, {"part_policy": ge.RangeBook([0, 25])}, PartitionError, "25"),
     ],

@@ -58,6 +58,16 @@ class SharedRows(ModelSettings):
         """Whether rows are composed of rows of a partition's parts."""
         return self.table_kind.startswith("position")
 
+    @property
+    def hashes(self) -> bool:
+        """Whether rows are composed of rows of buckets that nodes are hashed into."""
+        return self.table_kind.endswith("hash")
+
+    @property
+    def shares_buckets(self) -> bool:
+        """Whether ``num_buckets`` says how many rows nodes share."""
+        return self.hashes or self.table_kind == "quotient-remainder"
+
     def share_kept(self, dim: int, *num_rows: int) -> float:
         """Learnt numbers for each number of the rows of tables of a width; 1 where each node has a row of its own.
 
@@ -67,20 +77,18 @@ class SharedRows(ModelSettings):
         if not self.composed or not sum(num_rows):
             return 1.0
         shared = sum(self.levels or LEVELS) if self.takes_levels else 0
-        hashed = self.table_kind.endswith("hash")
-        shared += self.num_buckets if hashed else 0
+        shared += self.num_buckets if self.hashes else 0
         kept = shared * len(num_rows) + self.own_rows
         if self.table_kind == "quotient-remainder":
             kept += sum(self.num_buckets + -(-count // self.num_buckets) for count in num_rows)
-        return (kept * dim + self.num_hashes * hashed * sum(num_rows)) / (sum(num_rows) * dim)
+        return (kept * dim + self.num_hashes * self.hashes * sum(num_rows)) / (sum(num_rows) * dim)
 
     @model_validator(mode="after")
     def _shared_rows_fit(self) -> SharedRows:
-        hashed = self.table_kind.endswith("hash")
         used = {
             "levels": self.takes_levels,
-            "num_hashes": hashed,
-            "num_buckets": hashed or self.table_kind == "quotient-remainder",
+            "num_hashes": self.hashes,
+            "num_buckets": self.shares_buckets,
             "own_rows": self.composed,
         }
         for name, has_effect in used.items():

@@ -80,17 +80,20 @@ def node_table(
         if levels.shape[:1] != (num_nodes,):
             raise ShapeError(f"levels of {of} have shape {levels.shape}; give a row for each of the {num_nodes}")
         levels = levels if original is None else levels[original.of(0, num_nodes)]
+    used: dict[str, Any] = {"num_hashes": config.num_hashes} if config.hashes else {}
+    if config.shares_buckets:
+        used["num_buckets"] = config.num_buckets
+    if config.hashes or init_func is None:
+        used["seed"] = seed
     return ComposedEmbedding(
         num_nodes if levels is None else levels,
         dim,
         config.table_kind,
-        num_hashes=config.num_hashes,
-        num_buckets=config.num_buckets,
         name=name,
         init_func=init_func,
         part_policy=part_policy,
         own_rows=own_rows if own_rows is not None and len(own_rows) else None,
-        seed=seed,
+        **used,
         dtype=config.table_dtype,
         device=device,
     )

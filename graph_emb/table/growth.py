@@ -134,27 +134,32 @@ class Unused(Eviction):
         return max(0, rows.step - self.steps)
 
 
+LOW_WATER = 0.95
+
+
 @dataclass(frozen=True, kw_only=True)
 class _AtMost(Eviction):
-    """Once the table has more than ``max_rows`` rows a pass leaves ``low_water`` times as many."""
+    """Once the table has more than ``max_rows`` rows a pass leaves ``low_water`` times as many; default .95."""
 
     max_rows: int | None = None
-    low_water: float = 0.95
+    low_water: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
+        if self.max_rows is None and self.low_water is not None:
+            raise ConfigError(f"{name}: low_water={self.low_water!r} has no effect without max_rows; leave it out")
         if self.max_rows is not None:
             _check(name, "max_rows", self.max_rows, 1)
             if self.floor > self.max_rows:
                 raise ConfigError(f"{name}: floor={self.floor} is above max_rows={self.max_rows}")
-        if not 0 <= self.low_water <= 1:
+        if self.low_water is not None and not 0 <= self.low_water <= 1:
             raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
 
     def surplus(self, num_rows: int) -> int:
         if self.max_rows is None or num_rows <= self.max_rows:
             return 0
-        return num_rows - int(self.low_water * self.max_rows)
+        return num_rows - int((LOW_WATER if self.low_water is None else self.low_water) * self.max_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,7 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int) -> Non
         (lambda: ge.LeastRecent(max_rows=5, low_water=1.5), r"low_water=1.5 must be from 0 to 1"),
         (lambda: ge.LeastUsed(max_rows=5, half_life=0), r"half_life=0"),
         (lambda: ge.SmallNorm(), r"give threshold or max_rows, one of them"),
+        (lambda: ge.SmallNorm(threshold=1.0, low_water=0.5), r"low_water=0.5 has no effect without max_rows"),
         (lambda: ge.SmallNorm(threshold=float("nan")), r"threshold=nan must be a number"),
         (lambda: Growth(5, admission=3), r"admission=3 must be an object such as ge.SeenAtLeast"),
         (lambda: Growth(5, eviction="lru"), r"eviction='lru' must be an object such as ge.Unused"),
