@@ -9,6 +9,7 @@ from pathlib import Path
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import say
 from graph_emb.run.launch.command import PACKAGE, index_of, machines_of, others_started, restarts_of
+from graph_emb.run.launch.flags import resumed
 from graph_emb.run.launch.plan import Machines, Restarts, check_processes, read_hosts
 from graph_emb.run.launch.watch import log_folder
 
@@ -30,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"launch: {words[0]!r} is neither 'train' nor a Python script that exists")
     if args.partition is not None and words[0] == "train":
         raise ConfigError("launch --partition is for scripts with DistGraph; write it behind 'train'")
-    command = [sys.executable, *(PACKAGE if words[0] == "train" else ()), *words]
+    trains = words[0] == "train"
+    python = [sys.executable, *(PACKAGE if trains else ())]
+    command, again = [*python, *words], [*python, *(resumed(words) if trains else words)]
     own_words = args.argv[: len(args.argv) - len(words)]
     own_words = own_words[:-1] if own_words[-1] == "--" else own_words
     with (
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             command,
             machines,
             restarts_of(args) or Restarts(),
-            lambda _: command,
+            lambda _: again,
             logs=logs.path,
             threads=args.threads,
             oversubscribe=args.oversubscribe,

@@ -36,7 +36,7 @@ from graph_emb.run.launch.command import (
     starts_job,
     with_job,
 )
-from graph_emb.run.launch.flags import PLACING, without
+from graph_emb.run.launch.flags import PLACING, resumed, without
 from graph_emb.run.launch.plan import Machines, Restarts
 
 REPEATS = {
@@ -201,12 +201,11 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
 
     def again(machines: Machines) -> list[str]:
         trainers = sum(host.trainers for host in machines.hosts)
-        resumed = [words[0], "--resume", *without(words[1:], {"--resume": 0})]
         # Who is left alone exchanges nothing, and settings of the exchange would be refused.
         over_wires = len(machines.hosts) > 1 if config.parallel.mode == "kvstore" else trainers > 1
         given = [path for path in config.exchange_settings if not (over_wires if path == WIRE else trainers > 1)]
         left_out = [f"{path}={LEFT_OUT.get(path, 'null')}" for path in given]
-        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}", *left_out]
+        return [*python, *resumed(words), *start.counts(config), f"parallel.trainers={trainers}", *left_out]
 
     def finished() -> bool:
         return goes_on(args) and args.recipe is None and is_finished(out, config, resumed=True)

@@ -207,3 +207,34 @@ def test_a_job_of_which_one_machine_is_left_goes_on_without_the_settings_of_an_e
     assert main([*line.split(), "--checkpoint-every", "5", f"parallel.{setting}"]) == 0
     made = train.config_of(parse(words[words.index("train") :]))
     assert (made.parallel.trainers, made.exchange_settings) == (1, [])
+
+
+@pytest.mark.parametrize("before", [[], ["-q"], ["-q", "--debug"]])
+@pytest.mark.parametrize("how", ["train --trainers 2", "launch --trainers 2 -- train"])
+def test_a_restart_goes_on_from_the_newest_checkpoint_wherever_train_stands(
+    how: str, before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind -q it was "-q --resume train"; a job of launch was started as at first, which refuses its checkpoints."""
+    again: list[str] = []
+
+    def started(command: Any, machines: Machines, restarts: Any, others: Any, **rest: Any) -> bool:
+        again.extend(others(machines))
+        return True
+
+    monkeypatch.setattr("graph_emb.run.launch.restarts.run_healing", started)
+    monkeypatch.chdir(tmp_path)
+    first, _, more = how.partition(" ")
+    line = f"deepwalk --dataset digits --out {tmp_path / 'run'} --checkpoint-every 5"
+    restarts = ["--restarts", "1"]
+    words = [*before, first, *restarts, *more.split(), *line.split()]
+    if first == "train":
+        words = [*before, first, *line.split(), *more.split(), *restarts]
+    assert main(words) == 0
+    found = parse(again[again.index("graph_emb") + 1 :])
+    assert (found.command, found.resume, found.checkpoint_every) == ("train", True, "5")
+
+
+def test_waits_without_machines_to_wait_for_are_refused(cli: Callable[..., Outcome]) -> None:
+    line = ["train", "deepwalk", "--dataset", "digits", "--trainers", "2", "--restart-wait", "9"]
+    refused(cli(*line), "--restart-wait is about the machines of a restart; give --restarts")
+    refused(cli(*line, "--restarts", "1"), "--restart-wait 9 is about the machines of a restart: give --hosts")

@@ -133,6 +133,11 @@ def restarts_of(args: argparse.Namespace) -> Restarts | None:
         if args.restart_wait is not None:
             raise ConfigError("--restart-wait is about the machines of a restart; give --restarts, or leave it out")
         return None
+    if args.restart_wait is not None and not (args.hosts and args.restarts):
+        raise ConfigError(
+            f"--restart-wait {args.restart_wait:g} is about the machines of a restart: give --hosts and --restarts 1 "
+            "or more, or leave it out"
+        )
     if args.restarts < 0 or not 0 < (args.restart_wait or 1.0) < math.inf:
         raise ConfigError(
             f"--restarts {args.restarts}, --restart-wait {args.restart_wait}: give a number of at least 0, and seconds"

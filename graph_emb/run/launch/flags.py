@@ -65,3 +65,10 @@ def without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
         elif word.partition("=")[0] not in flags:
             kept.append(word)
     return kept
+
+
+def resumed(words: Sequence[str]) -> list[str]:
+    """A command line of ``train`` that goes on from the newest checkpoint; flags of the program may stand before it."""
+    others = without(words, {"--resume": 0})
+    at = others.index("train") + 1
+    return [*others[:at], "--resume", *others[at:]]
