@@ -101,7 +101,10 @@ def estimate(args: argparse.Namespace) -> int:
         raise ConfigError("--link has no effect without --hosts; give the number of machines")
     link = Link.parse(args.link or "10gbit")
     say(args, "graph-emb: measuring a few seconds of this training; nothing of it is kept")
-    config, seconds = _following(config_of(args)), PROBE_S if args.seconds is None else args.seconds
+    job: dict[str, Any] = {}
+    if args.num_hosts is not None:  # so that settings of the exchange have a meaning
+        job = {"parallel": {"mode": "collective", "trainers": max(2, args.num_hosts), "oversubscribe": True}}
+    config, seconds = _following(config_of(args, job)), PROBE_S if args.seconds is None else args.seconds
     found: Estimate | Forecast
     found = (
         estimate_of(config, seconds) if args.num_hosts is None else estimate_on(config, args.num_hosts, link, seconds)
@@ -238,8 +241,8 @@ def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:
     return restarts
 
 
-def config_of(args: argparse.Namespace) -> RunConfig:
-    """The configuration of a command line: recipe, preset or --config < flags < key=value."""
+def config_of(args: argparse.Namespace, below: Mapping[str, Any] | None = None) -> RunConfig:
+    """The configuration of a command line: recipe, preset or --config < flags < key=value; all above ``below``."""
     layers = [] if args.preset is None else [_preset(args)]
     if args.from_run is not None:
         layers = [_continued(args)]
@@ -254,7 +257,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     layers += layers_of(args, TRAIN_FLAGS)
     model = next((name for layer in reversed(layers) if (name := model_of(layer)) is not None), None)
     layers.extend(parse_override(text, model) for text in args.overrides)
-    layers = with_job(layers, args.hosts)
+    layers = with_job([*([dict(below)] if below else []), *layers], args.hosts)
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):

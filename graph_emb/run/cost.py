@@ -145,13 +145,17 @@ def forecast(
     return Forecast(hosts, seconds, **parts, bytes_token=sent / share, bound=max(parts, key=lambda name: parts[name]))
 
 
-def bytes_of_row(dim: int) -> int:
-    """Bytes that a machine sends for a copied row: its id, the row of another that it serves, the changes back."""
-    return 8 + 2 * 4 * dim
+def bytes_of_row(dim: int, width: int = 4) -> int:
+    """Bytes that a machine sends for a copied row: its id, the row of another that it serves, the changes back.
+
+    Args:
+        width: Bytes of a number as it travels.
+    """
+    return 8 + 2 * width * dim
 
 
 def bytes_of_token(
-    graph: Graph, parts: np.ndarray, config: WalkConfig, hosts: int, seed: int = 0
+    graph: Graph, parts: np.ndarray, config: WalkConfig, hosts: int, seed: int = 0, width: int = 4
 ) -> tuple[float, float]:
     """Bytes that a machine sends for each of its tokens, and its tokens between two exchanges, by walking some.
 
@@ -164,6 +168,7 @@ def bytes_of_token(
         parts: The machine of each node, (N,).
         config: Trains by SGD in place.
         hosts: W.
+        width: As of ``bytes_of_row``.
     """
     p, q = getattr(config, "p", 1.0), getattr(config, "q", 1.0)
     sampler = WalkSampler(graph, num_walks=config.num_walks, walk_length=config.walk_length, p=p, q=q, seed=seed)
@@ -191,7 +196,7 @@ def bytes_of_token(
     tried = np.unique(np.geomspace(sizes.min(), len(walks), SIZES).astype(np.int64))
     rows = np.interp(sizes, tried, [rows_of(int(num)) for num in tried]).sum()
     tokens = float(sizes.sum()) * (walks >= 0).sum() / len(walks)
-    return rows / tokens * bytes_of_row(config.dim), tokens / len(sizes) / hosts
+    return rows / tokens * bytes_of_row(config.dim, width), tokens / len(sizes) / hosts
 
 
 def _intervals(total: int, epochs: int, size: int, hosts: int, walk_length: int, growth: float) -> np.ndarray:

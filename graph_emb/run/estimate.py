@@ -35,6 +35,8 @@ PATIENCE, LEAST_S = 12, 60.0
 LOOK_S = 0.2
 PACE = ("walks", "tokens", "exchange_seconds", "bytes_sent")
 """Counts of a line of walks from which the costs of a machine follow."""
+UNCOUNTED = ("remote_negatives", "negative_pool")
+"""Fields of ``parallel`` that change which rows a machine asks for, other than by its walks."""
 COMPILED_S = 0.1
 """Of compiling kernels, at most, in a probe that counts."""
 
@@ -122,12 +124,14 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
     partition of the graph into ``hosts`` parts tells the bytes.
 
     Args:
-        config: Of one process; its model trains walks by SGD in place.
+        config: Of one process, or of as many collective trainers as there are machines, with the settings of their
+            exchange; its model trains walks by SGD in place.
         hosts: Machines, 2 at least.
         link: Between them.
         seconds: Of each probe.
     Raises:
-        ConfigError: another model or rule, one machine, or fewer nodes than machines.
+        ConfigError: another model, rule, mode or number of trainers, negatives that are not drawn from all nodes, a
+            partition of another number of parts, one machine, or fewer nodes than machines.
     """
     model = config.model
     if not (isinstance(model, WalkConfig) and isinstance(model, EdgePolicy) and model.in_place):
@@ -137,17 +141,22 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
         )
     if hosts < 2:
         raise ConfigError(f"hosts = {hosts}: give 2 machines at least, or leave --hosts out")
-    trainers = {"mode": "collective", "trainers": 2, "servers": 0}
-    quiet = {
-        "train": {"log_interval": min(config.train.log_interval, seconds / 8)},
-        "evaluate": {"enabled": False},
-        "output": {"report": "none"},
-        "checkpoint": {"every": None, "keep_last": 2, "background": False},
-    }
+    section, trainers = config.parallel, {"mode": "collective", "trainers": 2, "servers": 0}
+    if section.mode != "local" and (section.mode, section.trainers) != ("collective", hosts):
+        raise ConfigError(
+            f"hosts = {hosts}: one collective trainer on each machine is estimated, not parallel.mode={section.mode} "
+            f"with parallel.trainers={section.trainers}; leave them out"
+        )
+    for name, value in (("negatives", model.negative_scope), *((n, getattr(model, n)) for n in UNCOUNTED)):
+        if value not in ("global", None, 0):
+            raise ConfigError(f"hosts = {hosts}: the rows of parallel.{name}={value} are not counted; leave it out")
+    quiet = _quiet({"log_interval": min(config.train.log_interval, seconds / 8)})
     held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
+    exchange = {**held.pop("parallel"), "oversubscribe": True}
     threads = config.train.threads or os.cpu_count() or 1
     alone = config_from(held, quiet, {"train": {"threads": threads}})
-    pair = config_from(held, quiet, {"parallel": trainers, "train": {"threads": max(1, threads // 2)}})
+    of_two = {"parallel": {**exchange, **trainers, "partition": None, "method": "auto"}}
+    pair = config_from(held, quiet, of_two, {"train": {"threads": max(1, threads // 2)}})
     with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
         paces = []
         for name, probed in (("alone", alone), ("pair", pair)):
@@ -163,11 +172,23 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
     )
     graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
     whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
-    cut = config_from(held, {"parallel": {**trainers, "trainers": hosts, "oversubscribe": True}})
-    parts = assigned(whole, cut, limits=WALKS).homogeneous()
-    bytes_token, interval = bytes_of_token(graph, parts, model, hosts, config.seed)
+    cut = assigned(whole, config_from(held, {"parallel": {**exchange, **trainers, "trainers": hosts}}), limits=WALKS)
+    if cut.num_parts != hosts:
+        raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
+    width = 4 if section.wire_dtype is None else 2
+    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed, width)
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
     return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)
+
+
+def _quiet(train: dict[str, Any]) -> dict[str, Any]:
+    """What a probe sets: it keeps nothing, and nobody follows it."""
+    return {
+        "train": train,
+        "evaluate": {"enabled": False},
+        "output": {"report": "none", "trackers": []},
+        "checkpoint": {"every": None, "keep_last": 2, "background": False},
+    }
 
 
 def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
@@ -179,12 +200,7 @@ def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
     if not 0 < seconds <= 3_600:
         raise ConfigError(f"seconds={seconds} of a probe; give at most 3600, above 0")
     often = min(config.train.log_interval, seconds / 8)
-    quiet = {
-        "train": {} if "train.log_interval" in config.model.without else {"log_interval": often},
-        "evaluate": {"enabled": False},
-        "output": {"report": "none"},
-        "checkpoint": {"every": None, "keep_last": 2, "background": False},
-    }
+    quiet = _quiet({} if "train.log_interval" in config.model.without else {"log_interval": often})
     held = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
     probed = config_from(held.sections(), quiet)
     with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:

@@ -8,12 +8,14 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from graph_emb.config import RunConfig, config_text, fields_of
 from graph_emb.config.schema import DatasetSection
 from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
+from graph_emb.core.progress import bar
 from graph_emb.core.storage import plain, replace_text
 from graph_emb.models.search import OneOf, Range, Space, Span, parse_range
 from graph_emb.models.settings import paths_of
@@ -127,7 +129,7 @@ def tune(
         search: Ranges by setting, in place of the model's or besides them.
         jobs: Processes, each with a trial at a time; train.threads is of each of them.
         resume: Go on with the search in ``out``.
-        progress: Show the trainings' bars on stderr.
+        progress: Show the trainings' bars on stderr; of several jobs one of the trials.
     Raises:
         ConfigError: optuna is not installed; nothing to search; an unknown metric; every trial failed.
         LackingError: the data set has nothing to validate on.
@@ -162,7 +164,7 @@ def tune_config(
     progress: bool = False,
     on_trial: Callable[[TrialRow], None] | None = None,
 ) -> TuneResult:
-    """``tune`` of a configuration; ``on_trial`` is called with each trial of this process."""
+    """``tune`` of a configuration; ``on_trial`` is called with each trial that this call ran."""
     counts = all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in (trials, jobs))
     if not counts or not (hours is None or (isinstance(hours, int | float) and hours > 0)):
         raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
@@ -179,7 +181,8 @@ def tune_config(
     job = _Search(base, base.replace(dataset=held), space, metric, Path(out).expanduser(), trials, jobs)
     job.folder(resume=resume)  # refuses another search
     until = None if hours is None else time.time() + 3600 * hours
-    interrupted = job.run(until, progress, on_trial) if jobs == 1 else _in_processes(job, until, jobs)
+    told = progress, on_trial
+    interrupted = job.run(until, *told) if jobs == 1 else _in_processes(job, until, jobs, *told)
     return job.result(interrupted)
 
 
@@ -396,17 +399,24 @@ def table_text(rows: list[TrialRow], metric: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_processes(job: _Search, until: float | None, jobs: int) -> bool:
-    """Run the trials in processes; returns whether Ctrl-C ended it.
+def _in_processes(
+    job: _Search, until: float | None, jobs: int, progress: bool, on_trial: Callable[[TrialRow], None] | None
+) -> bool:
+    """Run the trials in processes, with a bar of the trials; returns whether Ctrl-C ended it.
 
     Raises:
         ConfigError: one of them failed.
     """
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_work, args=(job, job.blind.dataset.held, until)) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
+    workers, pipes = [], []
+    for _ in range(jobs):
+        mine, theirs = context.Pipe(duplex=False)
+        workers.append(context.Process(target=_work, args=(job, job.blind.dataset.held, until, theirs)))
+        workers[-1].start()
+        theirs.close()
+        pipes.append(mine)
     try:
+        _follow(pipes, job.total, progress, on_trial)
         for worker in workers:
             worker.join()
     except KeyboardInterrupt:
@@ -419,12 +429,31 @@ def _in_processes(job: _Search, until: float | None, jobs: int) -> bool:
     return INTERRUPTED in codes
 
 
+def _follow(pipes: list[Connection], total: int, progress: bool, on_trial: Callable[[TrialRow], None] | None) -> None:
+    """Tell of the trials of other processes until all of those have ended."""
+    trials = bar(total=total, desc="trials", unit="trial", shown=progress)
+    try:
+        while pipes:
+            for pipe in wait(pipes):
+                assert isinstance(pipe, Connection)
+                try:
+                    row = pipe.recv()
+                except EOFError:
+                    pipes.remove(pipe)
+                    continue
+                trials.update()
+                if on_trial is not None:
+                    on_trial(row)
+    finally:
+        trials.close()
+
+
 INTERRUPTED = 130
 
 
-def _work(job: _Search, held: Any, until: float | None) -> None:
+def _work(job: _Search, held: Any, until: float | None, told: Connection) -> None:
     job.blind.dataset.hold(held)
-    if job.run(until, False, None):
+    if job.run(until, False, told.send):
         os._exit(INTERRUPTED)
 
 

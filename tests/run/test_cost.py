@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from graph_emb.config import config_from
+from graph_emb.cli.main import main
+from graph_emb.config import RunConfig, config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import PlainWalkConfig
-from graph_emb.run.cost import Costs, Link, bytes_of_row, bytes_of_token, forecast
+from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_row, bytes_of_token, forecast
 from graph_emb.run.estimate import estimate_on
 
 COSTS, LINK = Costs(token_us=2.0, byte_ns=3.0), Link(8.0, latency_us=100.0)
@@ -102,10 +105,52 @@ def test_what_is_not_estimated_on_machines_is_refused(model: dict[str, str], hos
         estimate_on(config, hosts, LINK)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"mode": "kvstore", "trainers": 4, "servers": 1}, "not parallel.mode=kvstore with parallel.trainers=4"),
+        ({"mode": "collective", "trainers": 2}, "not parallel.mode=collective with parallel.trainers=2"),
+        ({"mode": "collective", "trainers": 4, "negatives": "local"}, "the rows of parallel.negatives=local"),
+        ({"mode": "collective", "trainers": 4, "remote_negatives": 9}, "the rows of parallel.remote_negatives=9"),
+        ({"mode": "collective", "trainers": 4, "negative_pool": 9}, "the rows of parallel.negative_pool=9"),
+    ],
+)
+def test_jobs_that_are_not_estimated_on_machines_are_refused(parallel: dict[str, Any], message: str) -> None:
+    config = config_from({"model": "deepwalk", "dataset": "digits", "parallel": {**parallel, "oversubscribe": True}})
+    with pytest.raises(ConfigError, match=message):
+        estimate_on(config, 4, LINK)
+
+
+def test_rows_that_are_rounded_to_travel_are_fewer_bytes() -> None:
+    config, parts = PlainWalkConfig(dim=4, walk_length=10, shared_negatives=1, block=10), np.repeat([0, 1], 50)
+    exact, _ = bytes_of_token(two_rings(50), parts, config, 2)
+    rounded, _ = bytes_of_token(two_rings(50), parts, config, 2, width=2)
+    assert rounded / exact == pytest.approx((8 + 16) / (8 + 32))
+
+
+def test_the_command_takes_the_settings_of_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """parallel.overlap had no effect on one process; with --trainers 2 one machine was measured with two."""
+    asked: list[RunConfig] = []
+
+    def measured(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
+        asked.append(config)
+        return forecast(Costs(1.0, 1.0), link, hosts, 1e6, 100.0, 1e4, overlap=config.model.overlap)
+
+    monkeypatch.setattr("graph_emb.run.estimate.estimate_on", measured)
+    line = (
+        "estimate deepwalk --dataset digits --hosts 3 parallel.overlap=true parallel.wire_dtype=bfloat16"
+    )
+    assert main(line.split()) == 0
+    (config,) = asked
+    assert (config.parallel.trainers, config.model.overlap, config.parallel.wire_dtype) == (3, True, "bfloat16")
+    assert main(["estimate", "deepwalk", "--dataset", "digits", "--link", "1gbit"]) == 2
+
+
 @pytest.mark.dist
 @pytest.mark.usefixtures("warm_starts")
 def test_two_machines_are_estimated_from_two_probes() -> None:
-    config = config_from({"model": "deepwalk", "dataset": "digits", "train": {"threads": 1}})
+    parallel = {"mode": "collective", "trainers": 3, "wire_dtype": "bfloat16", "method": "random"}
+    config = config_from({"model": "deepwalk", "dataset": "digits", "train": {"threads": 1}, "parallel": parallel})
     found = estimate_on(config, 3, LINK, seconds=0.2)
     assert found.hosts == 3
     assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)

@@ -18,8 +18,9 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.models.search import Span, one_of
 from graph_emb.run import pipeline as run_of
+from graph_emb.run.pipeline import config_of
 from graph_emb.tuning import search
-from graph_emb.tuning.search import tune
+from graph_emb.tuning.search import TrialRow, tune, tune_config
 from tests.models.kge.references import ring
 
 pytest.importorskip("optuna")
@@ -193,9 +194,16 @@ def test_a_killed_search_ends_with_the_trials_of_a_whole_one(tmp_path: Path) -> 
 
 
 @pytest.mark.dist
-def test_two_jobs_share_the_trials(tmp_path: Path) -> None:
-    found = tune("deepwalk", planted(), out=tmp_path, trials=4, jobs=2, **WALKS)
+def test_two_jobs_share_the_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graph_emb.core.progress.LINE_S", 0.0)
+    told: list[TrialRow] = []
+    config = config_of(None, {"model": "deepwalk", "dataset": planted(), "evaluate": None}, WALKS)
+    found = tune_config(config, out=tmp_path, trials=4, jobs=2, progress=True, on_trial=told.append)
     assert [row.number for row in found.trials] == [0, 1, 2, 3]
+    assert sorted(told, key=lambda row: row.number) == found.trials
+    assert "trials: 100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

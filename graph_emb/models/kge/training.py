@@ -269,8 +269,8 @@ class _KGETraining:
         on_disk: TriplesOnDisk | None,
     ) -> None:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
-        config, transport = model.config, model.entity.transport
-        self.transport = transport
+        config, self.transport = model.config, model.entity.transport
+        transport = self.transport
         # Then ranks take whole steps in turn, as trainers of servers do, each on the rows of all.
         self.sharing = transport.world_size > 1 and transport.lockstep and transport.hogwild
         ranks = transport.rank, transport.world_size, transport.lockstep and not self.sharing
@@ -412,8 +412,8 @@ class _KGETraining:
             return
         ahead: deque[tuple[int, Any]] = deque()
         for one in batches:
-            self.model.entity.prefetch(self.model.entities_of(one[1]))
             ahead.append(one)
+            self.model.entity.prefetch(self.model.entities_of(one[1]))
             if len(ahead) > BATCHES_AHEAD:
                 yield ahead.popleft()
         yield from ahead
@@ -421,7 +421,7 @@ class _KGETraining:
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
         rows, epoch = self.best.rows, self.best.epoch
-        del self.batches  # the order of triples: memory that rows of files are short of
+        del self.batches  # memory that rows of files are short of
         if self.chosen is None or (interrupted and not self.transport.votes(rows is not None)):  # the first rank's
             rows, epoch = self._gather(), len(self.history)
         entities, relations = rows or (None, None)
@@ -429,8 +429,8 @@ class _KGETraining:
 
     def _set_rate(self, step: int) -> float:
         config = self.model.config
-        share = config.share_of_step(step, config.epochs * self.batches.steps_per_epoch)
-        rate = config.first_lr * self.plateau.scale * share
+        steps = config.epochs * self.batches.steps_per_epoch
+        rate = config.first_lr * self.plateau.scale * config.share_of_step(step, steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
@@ -439,10 +439,11 @@ class _KGETraining:
         """Numbers of the triples to validate on (None: no validation) and the known answers, on the first rank only."""
         first, valid = self.transport.rank == 0, self.graph.parts.get("valid")
         if not self.model.config.valid_every or not self.transport.votes(first and valid is not None):
+            if self.model.config.lr_decay == "plateau":
+                raise ConfigError("lr_decay='plateau' needs a validation part in the split; take cosine or linear")
             return None, []
-        if not first:
+        if not first or valid is None:
             return np.empty(0, np.int64), []
-        assert valid is not None
         check_candidates(self.graph, ["valid"], self.model.config.candidates)
         order = np.random.default_rng((self.seed, 0, 1)).permutation(len(valid))
         chosen = np.sort(order[: self.model.config.valid_triples or None])
@@ -465,10 +466,9 @@ class _KGETraining:
                 num_candidates=config.candidates,
                 seed=self.seed,
             )
-            mrr = ranks.mrr().realistic
-            self.best.add(mrr, epoch + 1, rows)
-        plateau = config.lr_decay == "plateau"
-        if plateau and self.transport.votes(rows is not None and self.plateau.due(self.best.since)):
+            self.best.add(mrr := ranks.mrr().realistic, epoch + 1, rows)
+        due = rows is not None and self.plateau.due(self.best.since)
+        if config.lr_decay == "plateau" and self.transport.votes(due):
             self.plateau.reduce()
         self.stopped = self.transport.votes(config.patience > 0 and self.best.since >= config.patience) > 0
         return mrr

@@ -82,6 +82,11 @@ def netmf_matrix(graph: Graph, config: NetMFConfig, seed: int = 0) -> Matrix:
             term = normal @ term
             total += term
     else:
+        if (adjacency != adjacency.T).nnz:
+            raise ConfigError(
+                f"netmf: model.rank = {config.rank} takes eigenvectors, which directed edges do not have; symmetrize "
+                "the graph (model.symmetrize=true), or set model.rank=null"
+            )
         start = np.random.default_rng(seed).standard_normal(graph.num_nodes).astype(np.float32)
         values, vectors = eigsh(normal, config.rank, which="LA", v0=start)
         powers = np.sum([values.clip(0) ** r for r in range(1, config.window + 1)], axis=0)

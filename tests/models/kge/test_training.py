@@ -13,6 +13,7 @@ import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.composed import expanded
 from graph_emb.config.schema import MAX_SEED
+from graph_emb.core.errors import ConfigError
 from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import KnowledgeGraph
@@ -313,6 +314,13 @@ def test_the_rate_takes_a_step_down_at_a_plateau(monkeypatch: pytest.MonkeyPatch
     config = OVER_ALL.replace(lr_decay="plateau", lr_factor=0.1, lr_patience=2, warmup=0.0, valid_every=1, epochs=6)
     rates = [line.lr for line in train_kge(ring(), config.replace(patience=0), num_threads=1).history]
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.01])
+
+
+def test_a_plateau_without_a_validation_part_is_refused() -> None:
+    graph = ring()
+    without = replace(graph, parts={"train": graph.train})
+    with pytest.raises(ConfigError, match="lr_decay='plateau' needs a validation part"):
+        train_kge(without, OVER_ALL.replace(lr_decay="plateau", valid_every=1), num_threads=1)
 
 
 def test_the_rate_rises_from_the_first_step_of_a_warm_up() -> None:

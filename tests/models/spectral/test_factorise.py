@@ -8,6 +8,7 @@ import pytest
 from scipy.linalg import expm
 
 import graph_emb as ge
+from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
 from graph_emb.models.spectral.factorise import netmf_matrix, prone_matrix, propagated, spectral_rows
@@ -116,3 +117,10 @@ def test_a_matrix_that_memory_does_not_hold_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(ge.ConfigError, match="take prone, which keeps to the edges"):
         spectral_rows(graph(), NetMFConfig(dim=2))
     spectral_rows(graph(), ProNEConfig(dim=2))
+
+
+def test_eigenvectors_of_directed_edges_are_refused() -> None:
+    directed = Graph.from_edges(np.array([0, 1, 2]), np.array([1, 2, 0]), NUM, directed=True)
+    assert netmf_matrix(directed, NetMFConfig(dim=2, rank=None)).shape == (NUM, NUM)
+    with pytest.raises(ConfigError, match=r"model.rank = 7 takes eigenvectors, which directed edges do not have"):
+        netmf_matrix(directed, NetMFConfig(dim=2, rank=7))
