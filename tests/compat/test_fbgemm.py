@@ -24,7 +24,7 @@ from graph_emb.compat.fbgemm import (
     WeightDecayMode,
 )
 from graph_emb.compat.fbgemm.options import RULES
-from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, ModeError, PartitionError
 from tests.compat.fbgemm_loops import ROWS, TABLE_OF, Loops, batch, close, module
 from tests.optim.oracles import EPS, Oracle, adagrad, adam, lamb, lars, row_adagrad, sgd
 from tests.ranks import Ranks
@@ -367,6 +367,8 @@ def share_on_a_rank() -> list[Tensor]:
 
 
 def share_of_a_trainer(transport: Any) -> list[Tensor]:
+    with pytest.raises(ModeError, match="MANAGED_CACHING: in kvstore mode servers have the rows"):
+        module(places=("HOST", "MANAGED_CACHING", "HOST"))
     return share(transport.rank, transport.world_size)
 
 

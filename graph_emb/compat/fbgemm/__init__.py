@@ -44,12 +44,14 @@ from graph_emb.compat.fbgemm.options import (
     state_dtype_of,
     state_of,
 )
-from graph_emb.core.errors import ConfigError, ShapeError
+from graph_emb.core.errors import ConfigError, ModeError, ShapeError
 from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.table.initializers import Uniform, fill_rows_
+from graph_emb.table.placement import DeviceCache
 from graph_emb.table.shard import WEIGHT
 from graph_emb.table.spec import accumulation_dtype
 from graph_emb.table.tier.shard import TieredShard
+from graph_emb.transport import runtime
 
 __all__ = [
     "BoundsCheckMode",
@@ -219,6 +221,11 @@ class SplitTableBatchedEmbeddingBagsCodegen(CacheCalls, torch.nn.Module):
         options |= state_dtype_of(self.optimizer, optimizer_state_dtypes)
         options |= numbers_of(self.optimizer, others, extra_optimizer_config)
         placements = self._caching.placements(self.embedding_specs, stored, state_of(self.optimizer, options))
+        if any(isinstance(one, DeviceCache) for one in placements) and runtime.current().mode == "kvstore":
+            raise ModeError(
+                "MANAGED_CACHING: in kvstore mode servers have the rows and their caches, which this module's calls "
+                "read, fill and count in their place; take HOST, or ge.DistEmbedding(placement=ge.DeviceCache(...))"
+            )
         self.tables = [
             DistEmbedding(rows, width, name, dtype=stored, device=device, bounds=bounds, placement=placement)
             for (rows, width, *_), name, placement, device in zip(
