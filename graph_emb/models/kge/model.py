@@ -152,6 +152,13 @@ class KGEModel:
         """Whether entities lie in a file, which should hear of ids in advance."""
         return isinstance(self.entity, DistEmbedding) and self.entity.spec.placement is not None
 
+    def told_of_file(self, seconds: float) -> str:
+        """The end of a line of progress: what memory held of entities in a file, after so many seconds."""
+        if not self.entities_in_file:
+            return ""
+        assert isinstance(self.entity, DistEmbedding)
+        return f", {self.entity.cache_stats().told(seconds, 'entities')}"
+
     def entities_of(self, batch: TripleBatch) -> Tensor:
         """The rows of the entity table that ``loss`` asks for, in its order."""
         entities = batch.entities()

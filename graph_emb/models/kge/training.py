@@ -374,9 +374,9 @@ class _KGETraining:
         if failed:
             raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
         mrr, rate = self._validate(epoch), self._set_rate(self.step)
-        triples = (epoch + 1) * self.graph.num_triples
-        self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
-        moved.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
+        self.history.append(KGEProgress(epoch + 1, (epoch + 1) * self.graph.num_triples, self.seconds, mean, rate, mrr))
+        best = f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""
+        moved.set_postfix_str(f"loss {mean:.4f}{best}{self.model.told_of_file(self.seconds)}")
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 

@@ -197,9 +197,7 @@ class TrainingLog:
         self.history.append(line)
         travel = f", {share:.0%} local, {sent / 2**20:,.0f} MiB sent" if used else ""
         travel += f", {hidden:.0%} of exchanges hidden" if hidden else ""
-        travel += "".join(
-            f", {own.hit_share:.0%} of {side} rows in memory" for side, own in self._model.cache_stats().items()
-        )
+        travel += "".join(f", {own.told(seconds, f'{side} rows')}" for side, own in self._model.cache_stats().items())
         self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB{travel}")
         self._loss, self._pairs, self._last_line = 0.0, 0.0, seconds
         if self._on_line is not None:

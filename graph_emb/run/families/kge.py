@@ -41,7 +41,7 @@ from graph_emb.run.inputs import (
     with_held_out_triples,
 )
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
-from graph_emb.run.machine import check_device, check_memory, file_plan
+from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.bucket_counts import OCCURRENCE
 from graph_emb.sampling.buckets import num_swaps
@@ -145,7 +145,7 @@ class KGEFamily(Family):
         else:
             self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
         if self.model.buckets:
-            self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan(), self._triples_plan(graph)]))
+            self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan(graph), self._triples_plan(graph)]))
             if placement != HOST:
                 self._warn_of_swaps(graph)
         return graph
@@ -198,13 +198,16 @@ class KGEFamily(Family):
                 f"their state; raise it{', or train.buckets' if parts else ''}"
             )
 
-    def _bucket_plan(self) -> str:
+    def _bucket_plan(self, graph: KnowledgeGraph) -> str:
         """The order of training by buckets, in a line."""
         parts, held = self.model.buckets, self.model.resident_parts
         swaps = num_swaps(parts, held)
+        moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
+        pace = f"; a disk of 1 GB/s keeps up with {graph.num_triples / (moved / 1e9):,.0f} triples/s"
         return (
             f"plan: {parts} parts of the entities, {held} of them in memory at a time, {parts**2} buckets; an epoch "
             f"has {swaps} swaps, which read and write {swaps / parts:.1f} times the table each"
+            f"{'' if self._placement() == HOST else pace}"
         )
 
     def _warn_of_swaps(self, graph: KnowledgeGraph) -> None:

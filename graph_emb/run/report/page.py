@@ -101,6 +101,13 @@ def _tiles(facts: RunFacts) -> str:
     seconds = metrics.get("seconds", {}).get("train")
     told: dict[str, Any] = {**sizes, "parameters": train.get("parameters"), "seconds of training": seconds}
     told["peak memory, MiB"] = train.get("peak_memory_mib")
+    cache = train.get("cache") or {}
+    for side, stats in ({"": cache} if "hit_share" in cache else cache).items():  # of tables in files
+        told[f"% of {side} rows in memory".replace("  ", " ")] = round(100 * stats["hit_share"], 1)
+        told[f"seconds waiting for {side} rows".replace("  ", " ")] = round(stats["seconds_waited"], 1)
+        told[f"MiB read and written, {side} rows".replace(",  ", ", ")] = round(
+            (stats["bytes_read"] + stats["bytes_written"]) / 2**20
+        )
     tiles = [
         f"<div><b>{escape(number(value))}</b>{escape(name.replace('_', ' '))}</div>"
         for name, value in told.items()

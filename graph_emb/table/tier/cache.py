@@ -66,6 +66,16 @@ class CacheStats:
         """The share of requested rows that lay in memory."""
         return self.hit_rows / self.requested if self.requested else 1.0
 
+    def told(self, seconds: float, rows: str = "rows") -> str:
+        """What a line of progress says after so many seconds of training."""
+        waited, moved = (number / seconds if seconds else 0.0 for number in (self.seconds_waited, self.num_moved))
+        return f"{self.hit_share:.0%} of {rows} in memory, {waited:.0%} waiting, {moved / 2**20:,.0f} MiB/s"
+
+    @property
+    def num_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
 
 def sum_of(first: CacheStats, second: CacheStats) -> CacheStats:
     """What two caches did together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +40,17 @@ def test_entities_in_a_file_train_as_those_in_memory(tmp_path: Path, local_mode:
     assert BATCHES_AHEAD > 1
 
 
-def test_one_setting_puts_entities_into_a_file_and_changes_no_row(tmp_path: Path, fresh_mode: None) -> None:
+def test_one_setting_puts_entities_into_a_file_and_changes_no_row(
+    tmp_path: Path, fresh_mode: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graph_emb.core.progress.LINE_S", 0.0)
     triples = tmp_path / "triples.tsv"
     triples.write_text("\n".join(f"a{h}\tr{r}\ta{t}" for h, r, t in graph().parts["train"]) + "\n", encoding="utf-8")
     rows = {}
     for name, train in {"memory": {}, "file": {"memory": "32KiB", "scratch": str(tmp_path / "rows")}}.items():
         result = ge.pipeline(
             model="transe", dataset=str(triples), out=tmp_path / name, evaluate=False, dim=16, num_negatives=8,
-            chunk_size=64,
+            chunk_size=64, progress=True,
             train={"epochs": 2, "batch_size": 64, "threads": 1, **train},
         )  # fmt: skip
         rows[name] = result.embeddings.weights
@@ -54,6 +58,13 @@ def test_one_setting_puts_entities_into_a_file_and_changes_no_row(tmp_path: Path
     assert np.array_equal(rows["memory"], rows["file"])
     assert result.metrics["train"]["cache"]["dirty_writes"] > 0
     assert list((tmp_path / "rows").iterdir()) == []
+    told = capfd.readouterr().err
+    assert re.search(r"random ids miss \d+%, a disk of 100,000 pages/s keeps up with [\d,]+ rows/s", told)
+    assert re.search(r"\d+% of entities in memory, \d+% waiting, [\d,]+ MiB/s", told)
+    page = (tmp_path / "file" / "report.html").read_text(encoding="utf-8")
+    for name in ("% of rows in memory", "seconds waiting for rows", "MiB read and written, rows"):
+        assert name in page
+        assert name not in (tmp_path / "memory" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
