@@ -227,7 +227,8 @@ def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, op
     from partition.report import report, to_html
 
     began = time.perf_counter()
-    found = report(graph, assignment, edge_owner=options.edge_owner, progress=options.progress)
+    levels = files.manifest.made.get("levels", {}).get("of", ())
+    found = report(graph, assignment, edge_owner=options.edge_owner, levels=levels, progress=options.progress)
     files.write_text("report.json", found.to_json())
     files.write_text("report.html", to_html(found))
     timings = {

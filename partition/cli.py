@@ -210,7 +210,10 @@ def _report(args: argparse.Namespace) -> int:
 
     verify(args.source, progress=_progress(args)).raise_problems()
     whole = load(args.source)
-    found = report(whole.to_graph(), whole.assignment(), edge_owner=whole.edge_owner, progress=_progress(args))
+    made = {} if whole.manifest is None else whole.manifest.made
+    levels = made.get("levels", {}).get("of", ())
+    options = {"edge_owner": whole.edge_owner, "levels": levels, "progress": _progress(args)}
+    found = report(whole.to_graph(), whole.assignment(), **options)
     if args.json:
         found.to_json(args.json)
     if args.html:
@@ -308,6 +311,7 @@ def _say_built(made: PartitionedGraph) -> None:
     """Print the facts of a new partition."""
     from graph_emb.core.storage import read_json
     from partition.manifest import TIMINGS
+    from partition.report.report import level_text
 
     assert made.manifest is not None
     method = made.manifest.made
@@ -315,11 +319,7 @@ def _say_built(made: PartitionedGraph) -> None:
     print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")
     print(f"method: {method['method']}{why}, seed {method['seed']}")
     for level in method.get("levels", {}).get("of", ()):
-        print(
-            "level of {num_parts:,} parts: cut {cut:.1%}, largest {largest:.2f} of the mean, {empty} empty".format(
-                **level
-            )
-        )
+        print(f"level of {level['num_parts']:,} parts: {level_text(level)}")
     timings = made.path / TIMINGS
     if timings.exists():
         took = read_json(timings)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -155,6 +156,8 @@ class PartitionReport:
         given, random: The same numbers of both.
         walk_length, fanouts, batch_size, is_weighted, seeds: What the forecasts assume.
         vertex_cut: Replication and edge balance of HDRF, where it was asked for.
+        levels: Of a nested partition the number of parts, cut, size and empty parts of each level, coarsest first; see
+            ``partition.nesting.LevelQuality``.
     """
 
     name: str
@@ -173,6 +176,7 @@ class PartitionReport:
     is_weighted: bool
     seeds: str
     vertex_cut: dict[str, float] | None
+    levels: tuple[Mapping[str, float], ...] = ()
 
     def facts(self) -> list[tuple[str, str]]:
         """Graph, parts and method, a name and a text each."""
@@ -188,6 +192,7 @@ class PartitionReport:
         if self.vertex_cut is not None:
             replication, balance = self.vertex_cut["replication_factor"], self.vertex_cut["edge_balance"]
             facts.append(("vertex-cut (HDRF)", f"{replication:.3f} replicas of a node, edge balance {balance:.3f}"))
+        facts += [(f"level of {level['num_parts']:,} parts", level_text(level)) for level in self.levels]
         return [fact for fact in facts if fact[1]]
 
     def rows(self) -> list[Row]:
@@ -253,6 +258,7 @@ def report(
     recipe: ForecastOptions = DEFAULTS,
     *,
     edge_owner: EdgeOwner = "destination",
+    levels: Sequence[Mapping[str, float]] = (),
     progress: bool | None = None,
 ) -> PartitionReport:
     """Measure an assignment of a graph, and a random one with parts of equal size.
@@ -261,6 +267,7 @@ def report(
 
     Args:
         edge_owner: Which edges are a part's own, see ``partition.vertex_cut.edge_owner``; the random parts' too.
+        levels: Of a nested partition, as of ``PartitionReport``.
         progress: Whether forecasts of more than two seconds show a bar; None: where standard error is a terminal.
     Raises:
         PartitionError: the assignment does not fit the graph.
@@ -297,7 +304,13 @@ def report(
         is_weighted=flat.weights is not None,
         seeds="train nodes" if not flat.seeds.all() else "all nodes",
         vertex_cut=streamed,
+        levels=tuple(levels),
     )
+
+
+def level_text(level: Mapping[str, float]) -> str:
+    """What a level of a nested partition is like, in a few words."""
+    return f"cut {level['cut']:.1%}, largest {level['largest']:.2f} of the mean, {level['empty']} empty"
 
 
 def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: EdgeOwner = "destination") -> Cut:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import partition
+from graph_emb.cli.main import main
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import HeteroGraph
 from partition.nesting import nested
@@ -74,6 +77,19 @@ def test_a_partition_keeps_its_levels_in_partition_order(tmp_path: Path) -> None
     own = parts.assignment().homogeneous()  # in the order of the input
     np.testing.assert_array_equal(levels[:, 0], own[parts.node_map()])
     partition.verify(parts.path).raise_problems()
+
+
+def test_the_report_has_cut_and_size_of_each_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = partition.build(communities(), levels=[4, 32], out=tmp_path / "parts", report=True)
+    assert parts.manifest is not None
+    made = parts.manifest.made["levels"]["of"]
+    told = json.loads((parts.path / "report.json").read_text(encoding="utf-8"))
+    assert told["levels"] == made
+    assert [level["num_parts"] for level in made] == [4, 32]
+    row = f"cut {made[1]['cut']:.1%}, largest {made[1]['largest']:.2f} of the mean, {made[1]['empty']} empty"
+    assert f"<th>level of 32 parts</th><td>{row}</td>" in (parts.path / "report.html").read_text(encoding="utf-8")
+    assert main(["partition", "report", str(parts.path)]) == 0
+    assert re.search(rf"level of 32 parts +{re.escape(row)}", capsys.readouterr().out)
 
 
 def test_refine_replaces_the_levels_and_nothing_else(tmp_path: Path) -> None:
