@@ -137,9 +137,7 @@ def test_the_command_takes_the_settings_of_the_exchange(monkeypatch: pytest.Monk
         return forecast(Costs(1.0, 1.0), link, hosts, 1e6, 100.0, 1e4, overlap=config.model.overlap)
 
     monkeypatch.setattr("graph_emb.run.estimate.estimate_on", measured)
-    line = (
-        "estimate deepwalk --dataset digits --hosts 3 parallel.overlap=true parallel.wire_dtype=bfloat16"
-    )
+    line = "estimate deepwalk --dataset digits --hosts 3 parallel.overlap=true parallel.wire_dtype=bfloat16"
     assert main(line.split()) == 0
     (config,) = asked
     assert (config.parallel.trainers, config.model.overlap, config.parallel.wire_dtype) == (3, True, "bfloat16")

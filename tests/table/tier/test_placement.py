@@ -12,7 +12,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.table.placement import as_placement
+from graph_emb.table.placement import Cached, as_placement
 from graph_emb.table.tier import cache
 from graph_emb.table.tier.shard import TieredShard
 from tests.ranks import Ranks
@@ -79,7 +79,9 @@ def test_saved_from_any_placement_loads_into_any_other(tmp_path: Path, local_mod
         "file": ge.File(tmp_path / "rows", memory="60KiB"),
         "page": ge.File(tmp_path / "rows", memory=23_000, policy="lfu"),
         "device": ge.DeviceCache(memory=30_000, policy="lookahead"),
+        "buckets": ge.Buckets(tmp_path / "rows", memory="130KiB", parts=8),
     }
+    assert {type(place) for place in places.values()} == {str, *kinds_of(Cached)}
     saved: dict[str, list[Tensor]] = {}
     for name, placement in places.items():
         emb = ge.DistEmbedding(NUM, DIM, "t", ge.initializers.Uniform(seed=1), placement=placement)
@@ -103,13 +105,21 @@ def test_saved_from_any_placement_loads_into_any_other(tmp_path: Path, local_mod
             del emb, opt
 
 
+def kinds_of(base: type) -> set[type]:
+    """All placements there are: the classes that are made of it."""
+    found = set(base.__subclasses__())
+    return found.union(*map(kinds_of, found))
+
+
 def contents(emb: ge.DistEmbedding) -> list[Tensor]:
     return [emb.weight[:], *(state[:] for _, state in sorted(emb.optm_state.items()))]
 
 
 def test_state_dicts_and_row_programs_do_not_know_the_placement(tmp_path: Path, local_mode: None) -> None:
     found = []
-    for placement in ("host", ge.File(tmp_path, memory="60KiB"), ge.DeviceCache("60KiB")):
+    places = ("host", ge.File(tmp_path, "60KiB"), ge.DeviceCache("60KiB"), ge.Buckets(tmp_path, "130KiB", parts=8))
+    assert {type(place) for place in places} == {str, *kinds_of(Cached)}
+    for placement in places:
         emb = ge.DistEmbedding(NUM, DIM, None, ge.initializers.Uniform(seed=1), placement=placement)
         opt = ge.SparseAdagrad([emb], lr=0.1)
         emb.freeze(torch.arange(0, NUM, 3))
@@ -124,8 +134,7 @@ def test_state_dicts_and_row_programs_do_not_know_the_placement(tmp_path: Path, 
         kept["state"] = {emb.name: next(iter(kept["state"].values()))}
         opt.load_state_dict(kept)
         found.append([*mixed, *contents(emb), emb.quantize()(torch.arange(NUM))])
-    assert all(map(torch.equal, found[0], found[1]))
-    assert all(map(torch.equal, found[0], found[2]))
+    assert all(all(map(torch.equal, found[0], one)) for one in found[1:])
 
 
 def test_frames_are_free_before_rows_move_to_another_layout(
