@@ -203,11 +203,12 @@ class KGEFamily(Family):
         parts, held = self.model.buckets, self.model.resident_parts
         swaps = num_swaps(parts, held)
         moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
-        pace = f"; a disk of 1 GB/s keeps up with {graph.num_triples / (moved / 1e9):,.0f} triples/s"
+        pace = ""
+        if moved and self._placement() != HOST:
+            pace = f"; a disk of 1 GB/s keeps up with {graph.num_triples / (moved / 1e9):,.0f} triples/s"
         return (
             f"plan: {parts} parts of the entities, {held} of them in memory at a time, {parts**2} buckets; an epoch "
-            f"has {swaps} swaps, which read and write {swaps / parts:.1f} times the table each"
-            f"{'' if self._placement() == HOST else pace}"
+            f"has {swaps} swaps, which read and write {swaps / parts:.1f} times the table each{pace}"
         )
 
     def _warn_of_swaps(self, graph: KnowledgeGraph) -> None:

@@ -137,7 +137,7 @@ def test_settings_choose_buckets_and_change_no_row_with_the_memory(
     for name, train in {"memory": {}, "file": {"memory": "64KiB", "scratch": str(tmp_path / "rows")}}.items():
         result = ge.pipeline(
             model="transe", dataset=str(triples), out=tmp_path / name, evaluate=False, dim=16, num_negatives=8,
-            chunk_size=64,
+            chunk_size=64, progress=True,
             train={"epochs": 2, "batch_size": 64, "threads": 1, "buckets": PARTS, **train},
         )  # fmt: skip
         rows[name] = result.embeddings.weights
@@ -145,6 +145,22 @@ def test_settings_choose_buckets_and_change_no_row_with_the_memory(
     assert np.array_equal(rows["memory"], rows["file"])
     assert result.metrics["train"]["cache"]["dirty_writes"] > 0
     assert list((tmp_path / "rows").iterdir()) == []
+    plan = r"swaps, which read and write [\d.]+ times the table each; a disk of 1 GB/s keeps up with [\d,]+ triples/s"
+    assert len(re.findall(plan, capfd.readouterr().err)) == 1, "rows in memory need no disk"
+
+
+@pytest.mark.parametrize("place", [{}, {"memory": "64KiB"}])
+def test_parts_that_are_all_in_memory_are_never_swapped(
+    tmp_path: Path, fresh_mode: None, capfd: Any, place: dict[str, str]
+) -> None:
+    """The plan divided by the bytes that a disk moves, of which there are none."""
+    triples = tmp_path / "triples.tsv"
+    triples.write_text("\n".join(f"a{h}\tr{r}\ta{t}" for h, r, t in graph().parts["train"]) + "\n", encoding="utf-8")
+    train = {"epochs": 1, "batch_size": 64, "threads": 1, "buckets": 2, **place}
+    train |= {"scratch": str(tmp_path / "rows")} if place else {}
+    ge.pipeline("transe", str(triples), evaluate=False, dim=4, chunk_size=64, train=train, progress=True)
+    told = capfd.readouterr().err
+    assert "has 0 swaps, which read and write 0.0 times the table each\n" in told
 
 
 @pytest.mark.parametrize(
