@@ -157,6 +157,11 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
     alone = config_from(held, quiet, {"train": {"threads": threads}})
     of_two = {"parallel": {**exchange, **trainers, "partition": None, "method": "auto"}}
     pair = config_from(held, quiet, of_two, {"train": {"threads": max(1, threads // 2)}})
+    graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
+    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
+    cut = assigned(whole, config_from(held, {"parallel": {**exchange, **trainers, "trainers": hosts}}), limits=WALKS)
+    if cut.num_parts != hosts:
+        raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
     with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
         paces = []
         for name, probed in (("alone", alone), ("pair", pair)):
@@ -170,11 +175,6 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
         token_us=1e6 * single["elapsed"] / single["tokens"],
         byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
     )
-    graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
-    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
-    cut = assigned(whole, config_from(held, {"parallel": {**exchange, **trainers, "trainers": hosts}}), limits=WALKS)
-    if cut.num_parts != hosts:
-        raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
     width = 4 if section.wire_dtype is None else 2
     bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed, width)
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import partition
 from graph_emb.cli.main import main
 from graph_emb.config import RunConfig, config_from
 from graph_emb.core.errors import ConfigError
@@ -119,6 +121,17 @@ def test_jobs_that_are_not_estimated_on_machines_are_refused(parallel: dict[str,
     config = config_from({"model": "deepwalk", "dataset": "digits", "parallel": {**parallel, "oversubscribe": True}})
     with pytest.raises(ConfigError, match=message):
         estimate_on(config, 4, LINK)
+
+
+def test_a_partition_of_other_machines_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graph_emb.run.estimate._probed", None)  # a call fails
+    parts = partition.build("digits", 3, out=tmp_path / "parts", report=False)
+    parallel = {"mode": "collective", "trainers": 2, "partition": str(parts.path)}
+    config = config_from({"model": "deepwalk", "dataset": "digits", "parallel": parallel})
+    with pytest.raises(ConfigError, match=r"parallel.partition has 3 parts for 2 machines; give one of 2"):
+        estimate_on(config, 2, LINK)
 
 
 def test_rows_that_are_rounded_to_travel_are_fewer_bytes() -> None:
