@@ -407,7 +407,7 @@ def _in_processes(
     Raises:
         ConfigError: one of them failed.
     """
-    context = multiprocessing.get_context("spawn")
+    context, before = multiprocessing.get_context("spawn"), len(job.folder(resume=True).finished())
     workers, pipes = [], []
     for _ in range(jobs):
         mine, theirs = context.Pipe(duplex=False)
@@ -416,7 +416,8 @@ def _in_processes(
         theirs.close()
         pipes.append(mine)
     try:
-        _follow(pipes, job.total, progress, on_trial)
+        trials = bar(total=job.total, initial=before, desc="trials", unit="trial", shown=progress)
+        _follow(pipes, trials, on_trial)
         for worker in workers:
             worker.join()
     except KeyboardInterrupt:
@@ -429,9 +430,8 @@ def _in_processes(
     return INTERRUPTED in codes
 
 
-def _follow(pipes: list[Connection], total: int, progress: bool, on_trial: Callable[[TrialRow], None] | None) -> None:
-    """Tell of the trials of other processes until all of those have ended."""
-    trials = bar(total=total, desc="trials", unit="trial", shown=progress)
+def _follow(pipes: list[Connection], trials: Any, on_trial: Callable[[TrialRow], None] | None) -> None:
+    """Tell of the trials of other processes, and move their bar, until all of those have ended."""
     try:
         while pipes:
             for pipe in wait(pipes):

@@ -412,8 +412,8 @@ class _KGETraining:
             return
         ahead: deque[tuple[int, Any]] = deque()
         for one in batches:
-            ahead.append(one)
             self.model.entity.prefetch(self.model.entities_of(one[1]))
+            ahead.append(one)
             if len(ahead) > BATCHES_AHEAD:
                 yield ahead.popleft()
         yield from ahead
@@ -421,7 +421,7 @@ class _KGETraining:
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
         rows, epoch = self.best.rows, self.best.epoch
-        del self.batches  # memory that rows of files are short of
+        del self.batches  # the order of triples: memory that rows of files are short of
         if self.chosen is None or (interrupted and not self.transport.votes(rows is not None)):  # the first rank's
             rows, epoch = self._gather(), len(self.history)
         entities, relations = rows or (None, None)

@@ -103,11 +103,10 @@ def _tiles(facts: RunFacts) -> str:
     told["peak memory, MiB"] = train.get("peak_memory_mib")
     cache = train.get("cache") or {}
     for side, stats in ({"": cache} if "hit_share" in cache else cache).items():  # of tables in files
-        told[f"% of {side} rows in memory".replace("  ", " ")] = round(100 * stats["hit_share"], 1)
-        told[f"seconds waiting for {side} rows".replace("  ", " ")] = round(stats["seconds_waited"], 1)
-        told[f"MiB read and written, {side} rows".replace(",  ", ", ")] = round(
-            (stats["bytes_read"] + stats["bytes_written"]) / 2**20
-        )
+        rows = f"{side} rows".strip()
+        told[f"% of {rows} in memory"] = round(100 * stats["hit_share"], 1)
+        told[f"seconds waiting for {rows}"] = round(stats["seconds_waited"], 1)
+        told[f"MiB read and written, {rows}"] = round((stats["bytes_read"] + stats["bytes_written"]) / 2**20)
     tiles = [
         f"<div><b>{escape(number(value))}</b>{escape(name.replace('_', ' '))}</div>"
         for name, value in told.items()

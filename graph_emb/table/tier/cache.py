@@ -68,13 +68,9 @@ class CacheStats:
 
     def told(self, seconds: float, rows: str = "rows") -> str:
         """What a line of progress says after so many seconds of training."""
-        waited, moved = (number / seconds if seconds else 0.0 for number in (self.seconds_waited, self.num_moved))
-        return f"{self.hit_share:.0%} of {rows} in memory, {waited:.0%} waiting, {moved / 2**20:,.0f} MiB/s"
-
-    @property
-    def num_moved(self) -> int:
-        """Bytes read and written."""
-        return self.bytes_read + self.bytes_written
+        moved = (self.bytes_read + self.bytes_written) / 2**20
+        waited, rate = (number / seconds if seconds else 0.0 for number in (self.seconds_waited, moved))
+        return f"{self.hit_share:.0%} of {rows} in memory, {waited:.0%} waiting, {rate:,.0f} MiB/s"
 
 
 def sum_of(first: CacheStats, second: CacheStats) -> CacheStats:
