@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from kvstore import run_job
+from kvstore import add_flags, run_job
 from tabulate import tabulate
 
 import graph_emb as ge
@@ -85,14 +83,7 @@ def trainer(rank: int, hosts: list[str], token: str, args: argparse.Namespace, q
 def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=20_000)
-    parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="of each trainer")
-    parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="as the launcher chooses: all cores")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="also write the numbers there")
+    add_flags(parser, trainers=1, repeats=15)
     args = parser.parse_args()
     found = run_job(trainer, args.trainers, None, args)
     rows = []

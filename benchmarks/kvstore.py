@@ -172,18 +172,23 @@ def run_job(function: Callable[..., None], trainers: int, config: str | None, ar
     return [value for _, value in sorted(found, key=lambda pair: pair[0])]
 
 
-def main() -> None:
-    """Run the comparison and print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser: argparse.ArgumentParser, trainers: int, repeats: int) -> None:
+    """Add the flags of a job with one server, and of what it times."""
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=20_000)
-    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--trainers", type=int, default=trainers)
     parser.add_argument("--threads", type=int, default=1, help="of each trainer")
     parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="as the launcher chooses: all cores")
-    parser.add_argument("--repeats", type=int, default=31)
-    parser.add_argument("--pushes", type=int, default=1_000, help="of each of four trainers, for the exact sum")
+    parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--json", type=Path, help="also write the numbers there")
+
+
+def main() -> None:
+    """Run the comparison and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_flags(parser, trainers=2, repeats=31)
+    parser.add_argument("--pushes", type=int, default=1_000, help="of each of four trainers, for the exact sum")
     args = parser.parse_args()
     dgl = compat_dgl.load()
     with tempfile.TemporaryDirectory() as folder:

@@ -6,24 +6,22 @@ One server owns the rows; its trainers, on the same host, pull, push and flush (
 kvstore mode makes without a placement, whose rows trainers of the server's machine reach in shared memory. ``asked``:
 the same, but trainers ask the server, as those of other machines do and as every trainer does of a table in a file.
 ``hits``: a file all of whose rows are in memory. ``misses``: a file behind an eighth of its rows. ``announced``: the
-same, and the trainer tells the next batch before each step. All take turns on the same ids; ratios are medians of pairs
-with ``asked``, over all trainers.
+same, and the trainer tells after each step which batch comes. All take turns on the same ids; ratios are medians of
+pairs with ``asked``, over all trainers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
-from kvstore import run_job
+from kvstore import add_flags, run_job
 from tabulate import tabulate
 
 import graph_emb as ge
@@ -86,14 +84,7 @@ def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", help="on the disk that is measured; default: a folder for temporary files")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=20_000)
-    parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="of each trainer")
-    parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="as the launcher chooses: all cores")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="also write the numbers there")
+    add_flags(parser, trainers=1, repeats=15)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         args.folder = folder
