@@ -54,6 +54,7 @@ def check_kept(kept: KeptRows, wanted: dict[str, torch.Tensor], between: Any = l
 def keep(shard: TieredShard) -> KeptRows:
     kept = shard.kept(RUN)
     assert kept is not None
+    kept.hurry()  # who reads here trains as well: its rests would be for nobody
     return kept
 
 
