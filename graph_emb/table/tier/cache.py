@@ -213,17 +213,19 @@ class PageCache:
         self.check()
         frames = self.frames
         number, pages = frames.announce(rows)
-        wanted = pages[(frames.frame_of[pages] < 0) & (self.in_file[pages] != NEVER)]
+        wanted = np.sort(pages[(frames.frame_of[pages] < 0) & (self.in_file[pages] != NEVER)])
         room = frames.capacity // 2 - int(np.count_nonzero(frames.pinned))
         wanted = wanted[: max(0, room)]
         if not len(wanted):
             return
+        free = frames.capacity - frames.resident
         chosen = frames.victims(frames.excess(len(wanted)), later_than=number)
-        self._evict(chosen)
-        wanted = wanted[: frames.capacity - frames.resident]
-        if len(wanted):
-            self._bring(wanted, write=False, ahead=True)
-            self._stats.prefetched += len(wanted)
+        if free:
+            self._bring(wanted[:free], write=False, ahead=True)
+            self._stats.prefetched += len(wanted[:free])
+        if len(chosen):  # written and read by one transfer, so that nothing waits for the frames to be free
+            order = np.argsort(frames.page_of[chosen], kind="stable")
+            self._exchange(chosen[order], wanted[free : free + len(chosen)], pin=True)
 
     def hold(self, pages: np.ndarray) -> None:
         """Start to bring pages into memory, which others leave.
@@ -248,21 +250,20 @@ class PageCache:
             leaving = np.flatnonzero(frames.page_of >= 0)
             leaving = leaving[~kept[frames.page_of[leaving]]]
             order = np.argsort(frames.page_of[leaving], kind="stable")  # both runs of pages ascend
-            self._exchange(leaving[order][: len(missing) - room], missing[room:])
+            self._exchange(leaving[order][: len(missing) - room], missing[room:], pin=False)
 
-    def _exchange(self, leaving: np.ndarray, pages: np.ndarray) -> None:
+    def _exchange(self, leaving: np.ndarray, pages: np.ndarray, *, pin: bool) -> None:
         """Start to put pages (N,), ascending, in the place of those of frames (N,): one transfer out and in."""
         frames, stats = self.frames, self._stats
         for job in np.unique(frames.loading[leaving]).tolist():
             self._wait(job)
         old, dirty, stored = frames.page_of[leaving], frames.dirty[leaving], self.in_file[pages] != NEVER
-        if (self.in_file[np.concatenate([old[dirty], pages])] == ON_ITS_WAY).any():
-            self._wait_for_writes()
+        self._wait_for_writes(np.concatenate([old[dirty], pages]))
         stats.prefetched_unused += int(np.count_nonzero(frames.pinned[leaving]))
         self._number += 1
         self._jobs[self._number] = self.reader.exchange(old, dirty, pages, stored, leaving, self.columns), old[dirty]
         self.in_file[old[dirty]] = ON_ITS_WAY
-        frames.replace(leaving, pages)
+        frames.replace(leaving, pages, pin=pin)
         frames.loading[leaving] = self._number
         stats.evictions += len(old)
         stats.dirty_writes += int(np.count_nonzero(dirty))
@@ -294,8 +295,7 @@ class PageCache:
         if not len(frames):
             return 0
         pages = self.frames.page_of[frames]
-        for _ in np.flatnonzero(self.in_file[pages] == ON_ITS_WAY)[:1]:
-            self._wait_for_writes()
+        self._wait_for_writes(pages)
         self._number += 1
         self._jobs[self._number] = self.reader.write(pages, frames, self.columns), pages
         self.in_file[pages] = ON_ITS_WAY
@@ -307,8 +307,7 @@ class PageCache:
         targets = frames.take(len(pages))
         for job in np.unique(frames.writing[targets]).tolist():
             self._wait(job)
-        if (self.in_file[pages] == ON_ITS_WAY).any():
-            self._wait_for_writes()
+        self._wait_for_writes(pages)
         frames.insert(pages, targets, write=write, pin=ahead)
         stored = self.in_file[pages] == STORED
         if stored.any():
@@ -361,9 +360,12 @@ class PageCache:
         for number in [number for number in self._jobs if number <= job]:
             self._wait(number)
 
-    def _wait_for_writes(self) -> None:
+    def _wait_for_writes(self, of: np.ndarray | None = None) -> None:
+        """Return when pages that are on their way to the file are there: all, or some (N,)."""
+        if of is not None and not len(of := of[self.in_file[of] == ON_ITS_WAY]):
+            return
         for job, (_, pages) in list(self._jobs.items()):
-            if len(pages):
+            if len(pages) and (of is None or np.isin(pages, of).any()):
                 self._wait(job)
 
     # Calls that pass the cache by

@@ -119,6 +119,31 @@ def _distinct_up_to(rows: Any, shift: int, frame_of: Any, stamp: Any, now: int, 
 
 
 @njit(cache=True, nogil=True)
+def _distinct(rows: Any, shift: int, frame_of: Any, marks: Any, mark: int, out: Any) -> int:
+    """The pages of rows, each once; leaves no trace but marks of frames."""
+    found = 0
+    for i in range(len(rows)):
+        if i + AHEAD < len(rows):
+            prefetch_to_read(frame_of, rows[i + AHEAD] >> shift)
+        page = rows[i] >> shift
+        frame = frame_of[page]
+        if frame >= 0:
+            if marks[frame] == mark:
+                continue
+            marks[frame] = mark
+        elif frame == NONE:
+            frame_of[page] = WANTED
+        else:
+            continue
+        out[found] = page
+        found += 1
+    for i in range(found):
+        if frame_of[out[i]] == WANTED:
+            frame_of[out[i]] = NONE
+    return found
+
+
+@njit(cache=True, nogil=True)
 def _fill_places(rows: Any, shift: int, frame_of: Any, places: Any) -> None:
     mask = (1 << shift) - 1
     for i in range(len(rows)):
@@ -184,7 +209,7 @@ class Frames:
         self._noted = 0
         self._next_use = np.full(num_frames, UNKNOWN, np.int64)
         self._known = np.empty(0, np.int64)  # frames with a next use
-        self._number = 0
+        self._number, self._marks = 0, np.zeros(num_frames, np.int32)  # the last batch to come that has the page
         self._free = np.arange(num_frames, dtype=np.int64)  # a ring of free frames, oldest first
         self._first, self._num_free = 0, num_frames
 
@@ -249,9 +274,7 @@ class Frames:
     def remove(self, frames: np.ndarray, job: int) -> None:
         """Let the pages of frames go; dirty ones are written by a job, after which their frames are free."""
         pages = self.page_of[frames]
-        if self.policy == "lfu":
-            slots = self._slots(pages)
-            self._sketch[slots] = np.maximum(self._sketch[slots], self._used[frames])
+        self._note_counts(frames)
         self.writing[frames] = np.where(self.dirty[frames], job, 0)
         self.frame_of[pages], self.page_of[frames], self.dirty[frames] = NONE, NONE, False
         self.pinned[frames], self.loading[frames], self._used[frames] = False, 0, 0
@@ -270,27 +293,38 @@ class Frames:
 
     def insert(self, pages: np.ndarray, frames: np.ndarray, *, write: bool, pin: bool) -> None:
         """Give pages their frames: of this call, or (``pin``) of one to come."""
-        counts = np.uint8(1)
-        if self.policy == "lfu":
-            slots = self._slots(pages)
-            counts = self._sketch[slots]
-            self._sketch[slots] = np.minimum(counts + 1, MOST_COUNT)
-            self._noted += len(pages)
-            if self._noted >= 8 * self.capacity:
-                self._sketch >>= 1
-                self._noted = 0
         self.frame_of[pages], self.page_of[frames] = frames, pages
-        self.dirty[frames], self.pinned[frames], self._used[frames] = write, pin, counts
+        self.dirty[frames], self.pinned[frames], self._used[frames] = write, pin, self._counts(pages)
         self._stamp[frames] = 0 if pin else self._now
         self._next_use[frames] = UNKNOWN
         self.resident += len(pages)
 
-    def replace(self, frames: np.ndarray, pages: np.ndarray) -> None:
-        """Give the frames of pages that leave, (N,), to other pages."""
+    def replace(self, frames: np.ndarray, pages: np.ndarray, *, pin: bool) -> None:
+        """Give the frames of pages that leave, (N,), to other pages, of which a call to come (``pin``) asks."""
+        self._note_counts(frames)
         self.frame_of[self.page_of[frames]] = NONE
         self.frame_of[pages], self.page_of[frames] = frames, pages
-        self.dirty[frames], self.pinned[frames], self._used[frames] = False, False, 1
+        self.dirty[frames], self.pinned[frames], self._used[frames] = False, pin, self._counts(pages)
         self._stamp[frames], self._next_use[frames] = 0, UNKNOWN
+
+    def _note_counts(self, frames: np.ndarray) -> None:
+        """Keep what ``lfu`` has counted for pages that leave."""
+        if self.policy == "lfu":
+            slots = self._slots(self.page_of[frames])
+            self._sketch[slots] = np.maximum(self._sketch[slots], self._used[frames])
+
+    def _counts(self, pages: np.ndarray) -> Any:
+        """What pages that come begin with."""
+        if self.policy != "lfu":
+            return 1
+        slots = self._slots(pages)
+        counts = self._sketch[slots]
+        self._sketch[slots] = np.minimum(counts + 1, MOST_COUNT)
+        self._noted += len(pages)
+        if self._noted >= 8 * self.capacity:
+            self._sketch >>= 1
+            self._noted = 0
+        return counts
 
     def _slots(self, pages: np.ndarray) -> np.ndarray:
         """Where the sketch counts pages."""
@@ -302,9 +336,11 @@ class Frames:
         _fill_places(rows, self.shift, self.frame_of, places)
 
     def announce(self, rows: np.ndarray) -> tuple[int, np.ndarray]:
-        """Note a batch to come; its number, and its distinct pages."""
-        pages = np.unique(rows >> self.shift)
+        """Note a batch to come; its number, and its distinct pages in the order of their first occurrence."""
         self._number += 1
+        pages = np.empty(min(len(rows), len(self.frame_of)), np.int64)
+        mark = self._number % (1 << 31)
+        pages = pages[: _distinct(rows, self.shift, self.frame_of, self._marks, mark, pages)]
         self.announced.append((self._number, rows.copy(), pages))
         if len(self.announced) > MOST_ANNOUNCED:
             self.announced.popleft()

@@ -160,3 +160,13 @@ def test_a_prefetch_spares_pinned_pages_and_those_needed_before() -> None:
     number, _ = frames.announce(np.array([1]))
     assert frames.victims(3, later_than=number).tolist() == []  # 2 is of the last call, 1 comes sooner
     assert (frames._next_use != UNKNOWN).sum() == 1
+
+
+def test_an_announced_batch_is_its_pages_once_and_leaves_the_map_alone() -> None:
+    frames = Frames(9, 3, 3, 1, "lookahead")
+    run(frames, np.array([2, 6]), False)
+    before = frames.frame_of.copy()
+    for rows, pages in (([7, 6, 2, 17, 3, 16, 7], [3, 1, 8]), ([7, 0], [3, 0]), ([], [])):
+        number, found = frames.announce(np.array(rows, np.int64))
+        assert (found.tolist(), frames.announced[-1][0]) == (pages, number)
+    assert np.array_equal(frames.frame_of, before)
