@@ -284,9 +284,9 @@ class PendingFolder:
             old = self._move_aside()
         self._done, self.path = True, self.place
         try:
+            _sync(self.place.parent)  # before the old one goes: a cut of power may keep what came later alone
             if old is not None:
                 remove_marked(old)
-            _sync(self.place.parent)
         except OSError as error:
             text = f"{error.strerror}; the new {self._what} is complete and in its place"
             raise OSError(error.errno, text, str(self.place)) from error
@@ -371,7 +371,7 @@ class PendingFiles:
         """Put all files on the disk, then give them their names.
 
         Of several files, the last one's old version goes first and its new one comes last: whoever finds it finds
-        files that belong together, whenever the process is killed.
+        files that belong together, whenever the process is killed or power goes.
 
         Returns:
             The paths, in the order of the names.
@@ -388,6 +388,8 @@ class PendingFiles:
             for name in old:
                 os.replace(self.folder / name, self.path(f"{name}.old"))
             for name in self.names:
+                if len(self.names) > 1 and name in (self.names[0], self.names[-1]):
+                    _sync(self.folder)  # a cut of power may keep what came later alone
                 os.replace(self.path(name), self.folder / name)
         except OSError:
             for name in reversed(old):
