@@ -37,7 +37,7 @@ from graph_emb.transport.base import (
     checked_wire,
     squares,
 )
-from graph_emb.transport.in_place import InPlace
+from graph_emb.transport.in_place import InPlace, Step
 from graph_emb.transport.lockstep import FIXED, HEAD, RankTable
 from graph_emb.transport.pieces import Outgoing, exchange_columns
 from graph_emb.transport.prefetching import Prefetching
@@ -158,8 +158,8 @@ class CollectiveTransport(Prefetching):
 
     mode = "collective"
     lockstep = True
-    alone: InPlace | None = None
-    """Of the step in which this rank pulls and pushes without the others (``in_place``)."""
+    alone: Step | None = None
+    """The step in which others than this one answer pulls and pushes (``in_place``, ``HeldRows``)."""
 
     def __init__(
         self,
@@ -352,7 +352,6 @@ class CollectiveTransport(Prefetching):
         """
         if self.alone is not None:
             self.alone.push(pushes)
-            self.num_steps += 1
             return
         packed, touched = self._at_owners(lockstep.PUSH, pushes, "push")
         reached: list[tuple[str, Update]] = []

@@ -7,21 +7,36 @@ Descent", NIPS 2011: where steps touch few of the rows, two seldom change one ro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from graph_emb.core.errors import ModeError
+from graph_emb.table.bags import Bags
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.transport.base import Traffic
+from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.local import LocalTransport
 from graph_emb.transport.lockstep import RankTable
+
+
+class Step(Protocol):
+    """The calls of a step that a transport in lockstep hands to somebody else; see ``Transport``."""
+
+    def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None: ...
+    def pull(self, table: str, ids: Tensor) -> Tensor: ...
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]: ...
+    def pull_sums(self, table: str, bags: Bags) -> Tensor: ...
+    def push(self, pushes: Sequence[Push]) -> None: ...
+    def square_of_gradients(self, pushes: Sequence[Push]) -> list[float]: ...
 
 
 class StepsAlone(Protocol):
     """The part of a transport in lockstep that a step alone changes; ``alone`` is that step."""
 
-    alone: InPlace | None
+    alone: Step | None
+    num_steps: int
     lockstep: bool
     takes_bags: bool
     groups_ids: bool
@@ -59,6 +74,11 @@ class InPlace(LocalTransport):
         ranks.alone, ranks.lockstep, ranks.joint = self, False, nullcontext
         ranks.takes_bags = ranks.groups_ids = True
         return self
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        """As ``Transport.push``; the ranks' transport counts the step."""
+        super().push(pushes)
+        self._ranks.num_steps += 1
 
     def __exit__(self, *_: object) -> None:
         ranks = self._ranks

@@ -1,0 +1,202 @@
+"""Rows of a table that a rank holds alone for a while: it trains them without the others, then they go back.
+
+Ranks whose steps touch disjoint rows need not exchange these in every step. Each one takes its rows with their state
+from the owners, reads and changes them in its own memory, and writes them back when it takes others. Other tables are
+pulled and pushed by all ranks as ever.
+
+Legend: B ids, N rows that are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.partition_book import num_distinct
+from graph_emb.optim.apply import Update, apply_updates
+from graph_emb.table.bags import Bags
+from graph_emb.table.row_memory import allocate
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.transport.base import Push, Transport
+from graph_emb.transport.collective import CollectiveTransport
+
+Range = tuple[int, int]
+
+
+class HeldRows:
+    """Disjoint rows of one table on each rank of collective mode, with their state.
+
+    A context manager, to be entered for each step: within it pulls of the table and pushes to it stay in this process;
+    they are made with the joint calls of the other tables, which need the others. Outside of it the table is as ever,
+    with the rows of the last ``give_back``.
+
+    Args:
+        transport: Of the table.
+        table: Its name; an optimizer trains it.
+        num_rows: The most that a rank holds, N.
+    Raises:
+        ConfigError: rows lie on a device or grow, decay lazily, or are rounded where they travel.
+    """
+
+    def __init__(self, transport: CollectiveTransport, table: str, num_rows: int) -> None:
+        shard = transport.shard(table)
+        if shard.weight.device.type != "cpu" or shard.grows or shard.lazy:
+            raise ConfigError(f"table {table!r}: rows that ranks hold lie on the CPU, do not grow or decay lazily")
+        if transport.wire_dtype is not None:
+            raise ConfigError(
+                f"table {table!r}: wire_dtype={transport.wire_dtype} would round all its rows whenever a rank takes "
+                "them; leave it out"
+            )
+        self._transport, self._name, self._room = transport, table, num_rows
+        self._shard = _HeldShard(shard, num_rows)
+        self._state = [name for name, spec in shard.state_specs.items() if spec.kind != "table"]
+        self._at: dict[Range, int] = {}
+        self._dirty = False
+
+    def __enter__(self) -> HeldRows:
+        self._transport.alone = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.alone = None
+
+    def hold(self, ranges: Sequence[Range]) -> None:
+        """Write back what is held and not in ranges, then take what is not here. Joint, outside of a step.
+
+        Args:
+            ranges: Rows [low, high), of no other rank's; none is fine.
+        Raises:
+            ConfigError: more rows than there is room for.
+        """
+        if (num := sum(high - low for low, high in ranges)) > self._room:
+            raise ConfigError(f"table {self._name!r}: {num} rows to hold, there is room for {self._room}")
+        if self._dirty:  # on all ranks or on none
+            self._write([own for own in self._at if own not in ranges])
+        kept = {own: at for own, at in self._at.items() if own in ranges}
+        coming = [own for own in ranges if own not in kept]
+        self._at = self._places(kept, coming)
+        ids, at = _ids(coming), self._positions(coming)
+        transport = self._transport
+        self._shard.write(at, transport.pull(self._name, ids))
+        for name in self._state:
+            self._shard.overwrite_state(name, at, transport.read_state(self._name, name, ids))
+
+    def give_back(self) -> None:
+        """Write what is held to its owners, and hold it on. Joint, outside of a step."""
+        if self._dirty:
+            self._write([*self._at])
+            self._dirty = False
+
+    def _write(self, ranges: Sequence[Range]) -> None:
+        ids, at, transport = _ids(ranges), self._positions(ranges), self._transport
+        transport.write(self._name, ids, self._shard.read(at))
+        for name in self._state:
+            transport.write_state(self._name, name, ids, self._shard.state_rows(name, at))
+
+    def _places(self, kept: dict[Range, int], coming: Sequence[Range]) -> dict[Range, int]:
+        """Where ranges lie; those that stay move to the front."""
+        found, end = {}, 0
+        for own, at in sorted(kept.items(), key=lambda one: one[1]):
+            if at != end:
+                self._shard.move(torch.arange(at, at + own[1] - own[0]), end)
+            found[own], end = end, end + own[1] - own[0]
+        for low, high in coming:
+            found[low, high], end = end, end + high - low
+        return found
+
+    def _positions(self, ranges: Sequence[Range]) -> Tensor:
+        pieces = [torch.arange(high - low) + self._at[low, high] for low, high in ranges]
+        return torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
+
+    def _find(self, ids: Tensor) -> Tensor:
+        """Positions of ids (B,), each one held."""
+        found = torch.full_like(ids, -1)
+        for (low, high), at in self._at.items():
+            found = torch.where((ids >= low) & (ids < high), ids + (at - low), found)
+        if len(found) and int(found.min()) < 0:
+            raise ModeError(f"table {self._name!r}: id {int(ids[found < 0][0])} is in no part that this rank holds")
+        return found
+
+    def _with_others(self) -> _Outside:
+        return _Outside(self._transport)
+
+    def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None:
+        """As ``Transport.will_train``: nothing is gained."""
+
+    def pull(self, table: str, ids: Tensor) -> Tensor:
+        """As ``Transport.pull``."""
+        return self.pull_tables([(table, ids)])[0]
+
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """As ``Transport.pull_tables``."""
+        others = [one for one in asked if one[0] != self._name]
+        with self._with_others():
+            came = iter(self._transport.pull_tables(others) if others else [])
+        return [self._pull(ids) if name == self._name else next(came) for name, ids in asked]
+
+    def _pull(self, ids: Tensor) -> Tensor:
+        counts, distinct = self._transport.counts[self._name], num_distinct(ids)
+        counts.asked, counts.distinct = counts.asked + len(ids), counts.distinct + distinct
+        counts.local += distinct
+        return self._shard.read(self._find(ids))
+
+    def pull_sums(self, table: str, bags: Bags) -> Tensor:
+        """As ``Transport.pull_sums``."""
+        return Transport.pull_sums(self._transport, table, bags)
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        """As ``Transport.push``: gradients of held rows are applied here, at once."""
+        with self._with_others():
+            self._transport.push([push for push in pushes if push.table != self._name])
+        for push in pushes:
+            if push.table == self._name:
+                assert isinstance(push.grads, Tensor)
+                self._dirty = True
+                apply_updates([Update(push.rule, self._shard, self._find(push.ids), push.grads, push.merge)])
+                self._transport.counts[self._name].steps += 1
+
+    def square_of_gradients(self, pushes: Sequence[Push]) -> list[float]:
+        """As ``Transport.square_of_gradients``."""
+        with self._with_others():
+            return self._transport.square_of_gradients(pushes)
+
+
+class _Outside:
+    """A part of a step whose calls are those of all ranks."""
+
+    def __init__(self, transport: CollectiveTransport) -> None:
+        self._transport, self._alone = transport, transport.alone
+
+    def __enter__(self) -> None:
+        self._transport.alone = None
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.alone = self._alone
+
+
+class _HeldShard(EmbeddingShard):
+    """Memory of held rows with their state; clocks of the table are those of the rank's own shard."""
+
+    def __init__(self, shard: EmbeddingShard, num_rows: int) -> None:
+        spec = shard.spec
+        self.spec, self.first_id = spec, 0
+        self.weight = allocate((num_rows, spec.dim), spec.dtype, spec.device, spec.name)
+        state = {}
+        for name, own in shard.state_specs.items():
+            shape, dtype = own.shape(num_rows, spec.dim), own.dtype_beside(spec.dtype)
+            fresh = shard.state[name] if own.kind == "table" else allocate(shape, dtype, spec.device, spec.name)
+            state[name] = fresh
+        self.hold_state(shard.state_specs, state)
+
+    def move(self, rows: Tensor, start: int) -> None:
+        """Copy rows with their state to those from ``start`` on, which lie in front of them."""
+        target = slice(start, start + len(rows))
+        for column in [self.weight, *(self.state[n] for n, own in self.state_specs.items() if own.kind != "table")]:
+            column[target] = column[rows]
+
+
+def _ids(ranges: Sequence[Range]) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(*own) for own in ranges)])

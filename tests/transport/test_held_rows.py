@@ -1,0 +1,99 @@
+"""Rows that ranks hold alone: trained as if the owners had been asked, with state, and back when they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.transport.held_rows import HeldRows
+from tests.ranks import Ranks
+
+ROUNDS = [[[(0, 4), (8, 10)], [(4, 8)]], [[(4, 8)], [(8, 10), (0, 4)]], [[], [(0, 4), (4, 8)]]]
+"""Rows of each rank in each round."""
+IDS = [[[0, 9, 0], [5]], [[7, 5, 5], [1, 8]], [[], [0, 6]]]
+OPTIMIZERS: dict[str, Any] = {
+    "adagrad": ge.SparseAdagrad, "adam": ge.SparseAdam, "row adagrad": ge.SparseRowAdagrad, "sgd": ge.SparseSGD,
+}  # fmt: skip
+
+
+def tables(rule: str) -> tuple[Any, Any, Any]:
+    uniform = ge.initializers.Uniform(seed=0)
+    own, shared = ge.DistEmbedding(10, 3, "own", uniform), ge.DistEmbedding(4, 3, "shared", uniform)
+    return own, shared, OPTIMIZERS[rule]([own, shared], lr=0.1)
+
+
+def step(own: Any, shared: Any, optimizer: Any, ids: list[int], scale: int) -> None:
+    rows = own(torch.tensor(ids, dtype=torch.int64))
+    (rows * (scale + torch.arange(3.0))).sum().backward()
+    (shared(torch.tensor([1, scale % 4])) ** 2).sum().backward()
+    optimizer.step()
+
+
+def rows_of(own: Any, shared: Any, optimizer: Any) -> list[torch.Tensor]:
+    state = own.transport.shard("own").state_specs
+    ids = torch.arange(10)
+    found = [own.transport.read_state("own", name, ids) for name, of in state.items() if of.kind != "table"]
+    return [own.weight[:], shared.weight[:], *found]
+
+
+def held(rule: str) -> tuple[list[torch.Tensor], int, int]:
+    transport: Any = ge.init(mode="collective", timeout=60)
+    own, shared, optimizer = tables(rule)
+    rank = transport.rank
+    alone = HeldRows(transport, "own", 8)
+    for number, (ranges, ids) in enumerate(zip(ROUNDS, IDS, strict=True)):
+        alone.hold(ranges[rank])
+        for turn in range(2):
+            with alone:
+                step(own, shared, optimizer, ids[rank], 2 * number + turn)
+        if number == 1:
+            alone.give_back()
+            assert torch.equal(
+                own.weight[4:8] if rank else own.weight[0:4], own.weight[4:8] if rank else own.weight[0:4]
+            )
+        if not rank and not number:
+            with pytest.raises(ModeError, match="'own': id 6 is in no part that this rank holds"):
+                alone._find(torch.tensor([0, 6]))
+    alone.give_back()
+    steps = transport.num_steps
+    found = rows_of(own, shared, optimizer)
+    with pytest.raises(ConfigError, match="9 rows to hold, there is room for 8"):
+        alone.hold([(0, 9)])
+    ge.shutdown()
+    return found, steps, transport.traffic.asked
+
+
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(ranks: Ranks, fresh_mode: None, rule: str) -> None:
+    ge.init(mode="local")
+    own, shared, optimizer = tables(rule)
+    for number, ids in enumerate(IDS):
+        for turn in range(2):
+            scale = 2 * number + turn
+            for of_rank in ids:
+                rows = own(torch.tensor(of_rank, dtype=torch.int64))
+                (rows * (scale + torch.arange(3.0))).sum().backward()
+                (shared(torch.tensor([1, scale % 4])) ** 2).sum().backward()
+            optimizer.step()
+    expected = rows_of(own, shared, optimizer)
+    for found, steps, _ in ranks.run(held, 2, rule):
+        assert steps == 6  # each counted once
+        for wanted, got in zip(expected, found, strict=True):
+            assert torch.allclose(wanted, got, rtol=0, atol=0 if wanted is not expected[1] else 1e-6)
+
+
+def narrow() -> str:
+    transport: Any = ge.init(mode="collective", wire_dtype="bfloat16")
+    own, _, _optimizer = tables("adagrad")
+    with pytest.raises(ConfigError) as refused:
+        HeldRows(transport, own.name, 8)
+    ge.shutdown()
+    return str(refused.value)
+
+
+def test_rows_that_would_be_rounded_whenever_they_move_are_refused(ranks: Ranks) -> None:
+    assert "'own': wire_dtype=torch.bfloat16 would round all its rows" in ranks.run(narrow, 2)[0]
