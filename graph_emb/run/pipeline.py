@@ -232,7 +232,7 @@ OnEvaluation = Callable[[dict[str, float]], None]
 Checkpoints = Callable[[Log, RunConfig], PeriodicCheckpoints | None]
 """Opens the checkpoints of one training, given what takes the lines of the history so far, and the configuration when
 the data has been read; None: none are wanted."""
-CHOSEN = ("train.buckets", "train.resident")
+CHOSEN = ("train.buckets", "train.resident", "train.at_once")
 """Fields that a run may choose by the data and its memory."""
 
 

@@ -53,6 +53,8 @@ def _reason_to_exchange(config: RunConfig) -> str:
             return "train.memory is given, and rows in files are not shared"
         if model.against_all:
             return f"model.training={model.training} changes every row in every step"
+        if model.buckets:
+            return "train.buckets is given, and trainers hold parts of their own"
         if model.weight_decay_mode == "lazy":
             return "train.weight_decay_mode=lazy needs every trainer in every step"
     return ""

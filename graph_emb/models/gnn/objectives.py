@@ -21,9 +21,9 @@ from graph_emb.models.gnn.relational import glorot
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
 from graph_emb.models.gnn.trainer import Trainer
 from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.best_rows import BestRows
 from graph_emb.models.kge.model import TripleBatch, triple_loss
 from graph_emb.models.kge.scorers import scorer_of
-from graph_emb.models.kge.training import BestRows
 from graph_emb.models.links.training import (
     FrozenRows,
     LinkPredictor,

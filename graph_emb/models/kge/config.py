@@ -97,6 +97,8 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
         dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
         buckets: The order is that of ``graph_emb.sampling.buckets``, and negatives come from the parts in memory, as
             many from each: this changes which triples and negatives meet, whatever the placement of the entities.
+        at_once: The order is that of ``graph_emb.sampling.bucket_rounds`` instead; the steps are those of
+            ``graph_emb.models.kge.bucket_ranks``, by that many ranks or by one process. ``train_kge`` takes null for 1.
         negative_scope, triple_scope: Negatives of one part are for chunks of that part, whatever ``triple_scope`` says.
         training: ``negatives`` compares a triple with drawn entities; ``1vsall`` each end of a triple with all
             entities by cross entropy (Lacroix et al. 2018); ``kvsall`` does so for each distinct query of the triples,
@@ -145,6 +147,13 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     )
     resident: Annotated[Count | None, At("train.resident")] = Field(
         default=None, ge=2, le=MOST_BUCKETS, description="parts of train.buckets in memory at a time; null: a quarter"
+    )
+    at_once: Annotated[Count | None, At("train.at_once")] = Field(
+        default=None,
+        ge=2,
+        le=MOST_BUCKETS // 2,
+        description="train.buckets that train at a time, of parts that no two share, each by a trainer of its own; "
+        "null: as many as trainers of a run",
     )
     valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
     patience: Count = Field(
@@ -216,15 +225,27 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     def resident_parts(self) -> int:
         """How many of the parts of ``buckets`` are in memory at a time."""
         parts = self.buckets or 0
+        if self.at_once is not None:
+            return 2 * self.at_once
         return min(parts, max(2, parts // 4)) if self.resident is None else self.resident
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> KGEConfig:
         if not self.buckets and self.resident is not None:
             raise ValueError(f"resident = {self.resident} belongs to buckets; set train.buckets or leave it out")
+        if not self.buckets and self.at_once is not None:
+            raise ValueError(f"at_once = {self.at_once} belongs to buckets; set train.buckets to a number of parts")
         if self.buckets == 0:
             return self
         said = f"buckets = {'auto' if self.buckets is None else self.buckets}"
+        if self.buckets is not None and self.at_once is not None:
+            if self.buckets < 2 * self.at_once:
+                raise ValueError(
+                    f"{said}, at_once = {self.at_once}: no two of these may share a part; take at least "
+                    f"{2 * self.at_once} buckets"
+                )
+            if self.resident is not None:
+                raise ValueError(f"resident = {self.resident}: {self.at_once} buckets at once hold 2 parts each")
         if self.buckets is not None and not 2 <= self.resident_parts <= self.buckets:
             raise ValueError(
                 f"{said}, resident = {self.resident}: at least 2 parts, and no more in memory than there are"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.composed import expanded
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import bar
-from graph_emb.core.storage import replacing
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
@@ -31,10 +29,13 @@ from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.best_rows import BestRows
+from graph_emb.models.kge.bucket_ranks import HeldParts, RoundBatches, check_exact, train_places
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.queries import QueryBatches
 from graph_emb.optimizer import OPTIMIZERS
+from graph_emb.sampling.bucket_rounds import RoundSchedule
 from graph_emb.sampling.buckets import BucketSchedule
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
@@ -44,7 +45,6 @@ from graph_emb.table.own_rows import of_highest_degree
 from graph_emb.table.placement import HOST, Buckets
 from graph_emb.table.tier.shard import TieredShard
 
-BEST_FILE = "best.safetensors"
 BATCHES_AHEAD = 4
 VOTE_STEPS = 32
 """Steps of a rank between two votes of several on Ctrl-C."""
@@ -212,49 +212,6 @@ def check_over_all(graph: KnowledgeGraph, config: KGEConfig, own: OwnTriples | N
         )
 
 
-class BestRows:
-    """Entities and relations of the best validation so far, on the first rank.
-
-    They are written to the run's checkpoint folder, if there is one, for a resumed run. Before the first validation
-    ``mrr`` is -1, ``epoch`` 0 and ``rows`` None; ``since`` counts the validations after the best one.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.mrr, self.epoch, self.since = -1.0, 0, 0
-        self.rows: tuple[Tensor, Tensor] | None = None
-        self._file = None if folder is None else folder / BEST_FILE
-
-    def add(self, mrr: float, epoch: int, rows: tuple[Tensor, Tensor]) -> None:
-        """Keep the rows if this validation beats the best so far, or repeats the best epoch."""
-        if mrr <= self.mrr and epoch != self.epoch:
-            self.since += 1
-            return
-        self.mrr, self.epoch, self.since, self.rows = mrr, epoch, 0, rows
-        if self._file is not None:
-            from safetensors.torch import save_file
-
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            facts = {"mrr": repr(mrr), "epoch": str(epoch)}
-            with replacing(self._file) as draft:
-                save_file({"entities": rows[0], "relations": rows[1]}, draft, metadata=facts)
-
-    def resume(self, position: dict[str, Any]) -> None:
-        """Continue from a checkpoint; the rows are read from the file, which may hold a later validation."""
-        if not position["epoch"]:
-            return
-        from safetensors import SafetensorError, safe_open
-
-        assert self._file is not None
-        try:
-            with safe_open(str(self._file), framework="pt") as file:
-                facts = file.metadata()
-                self.rows = file.get_tensor("entities"), file.get_tensor("relations")
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{self._file}: cannot be read ({error}); start the run anew with overwrite") from error
-        self.mrr, self.epoch = float(facts["mrr"]), int(facts["epoch"])
-        self.since = position["since"] if self.epoch == position["epoch"] else 0
-
-
 class _KGETraining:
     """The state of a training between two steps."""
 
@@ -272,20 +229,28 @@ class _KGETraining:
         config, self.transport = model.config, model.entity.transport
         transport = self.transport
         # Then ranks take whole steps in turn, as trainers of servers do, each on the rows of all.
-        self.sharing = transport.world_size > 1 and transport.lockstep and transport.hogwild
+        self.sharing = transport.world_size > 1 and transport.lockstep and transport.hogwild and not config.at_once
         ranks = transport.rank, transport.world_size, transport.lockstep and not self.sharing
-        self.batches: Batches | QueryBatches
+        self.batches: Batches | QueryBatches | RoundBatches
         buckets = self._buckets()
         if config.against_all:
             check_over_all(graph, config, own)
         if config.training == "kvsall":
             self.batches = QueryBatches(graph, config, seed, *ranks)
+        elif isinstance(buckets, RoundSchedule):
+            if own is not None or on_disk is not None:
+                raise ConfigError(f"train.at_once = {config.at_once} needs all training triples in each process")
+            self.batches = RoundBatches(graph, config, seed, *ranks[:2], buckets, model.rows)
         else:
             parts = EntityParts.of(model.entity.book, model.rows)
             self.batches = Batches(graph, config, seed, *ranks, parts, own, buckets, model.rows, on_disk)
         self._held: list[tuple[int, int]] = []
         self.plateau = config.new_plateau()
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
+        self.held: HeldParts | None = None
+        if isinstance(self.batches, RoundBatches):
+            check_exact(self.optimizer, self.batches.schedule)
+            self.held = HeldParts(model, self.batches) if transport.world_size > 1 else None
         if buckets is not None and self.model.entities_in_file:
             self._check_room(buckets)
         self.history: list[KGEProgress] = []
@@ -300,14 +265,14 @@ class _KGETraining:
             self.plateau.scale = position.get("scale", 1.0)
             if transport.rank == 0:
                 self.best.resume(position["best"])
-        self.alone: AbstractContextManager[Any] = nullcontext()
+        self.alone: AbstractContextManager[Any] = self.held or nullcontext()
         if self.sharing:
             self.alone = transport.in_place([table.name for table in expanded(model.tables)])
         with self.alone:
             if not transport.lockstep:
                 self.optimizer.take_turns(transport.rank, transport.world_size)
 
-    def _buckets(self) -> BucketSchedule | None:
+    def _buckets(self) -> BucketSchedule | RoundSchedule | None:
         """The order of ``config.buckets``."""
         config, entity = self.model.config, self.model.entity
         placement = entity.spec.placement if isinstance(entity, DistEmbedding) else None
@@ -317,9 +282,11 @@ class _KGETraining:
             )
         if not config.buckets:
             return None
+        if config.at_once:
+            return RoundSchedule(config.buckets, config.at_once, self.graph.num_entities, self.seed)
         return BucketSchedule(config.buckets, config.resident_parts, self.graph.num_entities, self.seed)
 
-    def _check_room(self, schedule: BucketSchedule) -> None:
+    def _check_room(self, schedule: BucketSchedule | RoundSchedule) -> None:
         """Raise a ConfigError where memory does not hold as many parts, with their state, as train together."""
         entity = self.model.entity
         if not (isinstance(entity, DistEmbedding) and isinstance(shard := entity.shard, TieredShard)):
@@ -352,10 +319,8 @@ class _KGETraining:
             self._set_rate(epoch * size + step)
             self._hold(epoch, step)
             with self.alone:
-                loss = self.model.loss(batch)
-                loss.backward()
-                self.optimizer.step()
-            self.sums += (float(loss.detach()) * batch.total_weight, float(batch.weights.sum()))
+                own = batch if isinstance(batch, tuple) else (batch,)
+                self.sums += train_places(self.model, self.optimizer, own)
             moved.update(1 if self._together else self.transport.world_size)
             trained = self._trained_by_all(step)
             if trained is not None and trained < size:
@@ -365,7 +330,7 @@ class _KGETraining:
                 votes = self.transport.world_size > 1 and (self.sharing or self.step % VOTE_STEPS == 0)
                 if votes and self.transport.votes(pressed()):
                     return True
-        self.transport.flush()
+        self._flush()
         total, weight = self.sums
         mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
         failed = self.transport.votes(not math.isfinite(mean))
@@ -397,7 +362,9 @@ class _KGETraining:
 
     def _hold(self, epoch: int, step: int) -> None:
         """Bring the parts that a step needs into memory, and begin with those of the next ones."""
-        if not isinstance(self.batches, Batches) or not self.model.entities_in_file:
+        if self.held is not None:
+            self.held.begin(epoch, step)
+        if isinstance(self.batches, QueryBatches) or not self.model.entities_in_file:
             return
         ranges = self.batches.ranges(epoch, step)
         if ranges is not None and ranges != self._held:
@@ -420,6 +387,7 @@ class _KGETraining:
 
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
+        self._flush()
         rows, epoch = self.best.rows, self.best.epoch
         del self.batches  # the order of triples: memory that rows of files are short of
         if self.chosen is None or (interrupted and not self.transport.votes(rows is not None)):  # the first rank's
@@ -477,7 +445,14 @@ class _KGETraining:
         if self.checkpoints is not None:
             self.checkpoints.after(self.step, self._position)
 
+    def _flush(self) -> None:
+        """Let the owners have all rows."""
+        if self.held is not None:
+            self.held.give_back()
+        self.transport.flush()
+
     def _position(self) -> dict[str, Any]:
+        self._flush()
         return {
             "step": self.step,
             "seconds": self.seconds,

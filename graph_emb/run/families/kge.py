@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.export import save_ids
+from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
 from graph_emb.core.terminal import note
@@ -31,6 +32,7 @@ from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
+from graph_emb.run.families.kge_rounds import all_triples, check_rounds, plan_of_rounds, with_rounds
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import (
     REMOVED,
@@ -79,6 +81,10 @@ class KGEFamily(Family):
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self._take(with_rounds(self.config))
+
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
         """The partition of which each trainer reads its own triples; None: the first one reads the data set."""
@@ -115,6 +121,7 @@ class KGEFamily(Family):
         on the disk.
         """
         check_device(self.config.train.device)
+        check_rounds(self.config)
         if (left := self._left_on_disk()) is not None:
             graph = left
         elif self._parts is None:
@@ -146,7 +153,7 @@ class KGEFamily(Family):
             self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
         if self.model.buckets:
             self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan(graph), self._triples_plan(graph)]))
-            if placement != HOST:
+            if placement != HOST and self.model.at_once is None:
                 self._warn_of_swaps(graph)
         return graph
 
@@ -162,7 +169,8 @@ class KGEFamily(Family):
         filled: dict[str, int | None] = {"buckets": 0}
         if self.config.parallel.mode != "local":
             raise ConfigError(
-                "train.buckets = auto: one process trains triples by buckets; leave parallel.mode or train.buckets out"
+                "train.buckets = auto follows train.memory, which one process has; give several trainers a number of "
+                "parts, at least two for each, or leave train.buckets out"
             )
         if section.memory is not None:
             (frames, pages), most = self._held_pages(num_entities), min(MOST_BUCKETS, num_entities)
@@ -201,6 +209,8 @@ class KGEFamily(Family):
     def _bucket_plan(self, graph: KnowledgeGraph) -> str:
         """The order of training by buckets, in a line."""
         parts, held = self.model.buckets, self.model.resident_parts
+        if (places := self.model.at_once) is not None:
+            return plan_of_rounds(graph.num_entities, parts, places, self.config.seed)
         swaps = num_swaps(parts, held)
         moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
         pace = ""
@@ -316,6 +326,8 @@ class KGEFamily(Family):
         group, policy = ranks.group, None
         told = None if dataset is None else _facts(dataset)
         facts: KnowledgeGraph = group.gather_objects(told, "triples", (KnowledgeGraph,))[0]
+        if self.model.buckets:
+            return all_triples(dataset, facts, ranks), None
         if self._parts is not None:
             policy = policy_of(NODE_TYPE, self._parts.assignment().homogeneous(), self._parts.num_parts)
         elif self._follows_parts:

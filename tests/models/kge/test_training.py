@@ -19,10 +19,11 @@ from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge import training
+from graph_emb.models.kge.best_rows import BEST_FILE, BestRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import BEST_FILE, BestRows, KGEResult, train_kge
+from graph_emb.models.kge.training import KGEResult, train_kge
 from tests.models.kge.references import ring, two_rings
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
