@@ -37,7 +37,7 @@ from graph_emb.transport.base import (
     checked_wire,
     squares,
 )
-from graph_emb.transport.in_place import InPlace, Step
+from graph_emb.transport.in_place import InPlace, StepCalls
 from graph_emb.transport.lockstep import FIXED, HEAD, RankTable
 from graph_emb.transport.pieces import Outgoing, exchange_columns
 from graph_emb.transport.prefetching import Prefetching
@@ -158,7 +158,7 @@ class CollectiveTransport(Prefetching):
 
     mode = "collective"
     lockstep = True
-    alone: Step | None = None
+    alone: StepCalls | None = None
     """The step in which others than this one answer pulls and pushes (``in_place``, ``HeldRows``)."""
 
     def __init__(

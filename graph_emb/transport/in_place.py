@@ -21,7 +21,7 @@ from graph_emb.transport.local import LocalTransport
 from graph_emb.transport.lockstep import RankTable
 
 
-class Step(Protocol):
+class StepCalls(Protocol):
     """The calls of a step that a transport in lockstep hands to somebody else; see ``Transport``."""
 
     def will_train(self, asked: Sequence[tuple[str, Tensor]]) -> None: ...
@@ -35,7 +35,7 @@ class Step(Protocol):
 class StepsAlone(Protocol):
     """The part of a transport in lockstep that a step alone changes; ``alone`` is that step."""
 
-    alone: Step | None
+    alone: StepCalls | None
     num_steps: int
     lockstep: bool
     takes_bags: bool

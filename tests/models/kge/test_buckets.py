@@ -209,7 +209,7 @@ def test_too_little_memory_for_parts_and_trainers_are_refused(tmp_path: Path, fr
     with pytest.raises(ConfigError, match=r"train.memory = '900' does not hold a page of 400 entities with"):
         ge.pipeline("distmult", str(triples), dim=64, train={**train, "memory": "900", "buckets": 0})
     ge.shutdown()
-    with pytest.raises(ConfigError, match=r"train.buckets = auto: one process trains triples by buckets"):
+    with pytest.raises(ConfigError, match=r"train.buckets = auto follows train.memory, which one process has"):
         ge.pipeline("distmult", str(triples), train={"buckets": "auto"}, parallel={"mode": "collective"})
 
 
