@@ -3,12 +3,15 @@
     python benchmarks/trainers.py --cases arxiv blogcatalog --modes collective kvstore
     python benchmarks/trainers.py --cases complex transe sage rgcn
     python benchmarks/trainers.py --cases planted --nodes 5000000 --edges 46000000 --repeats 1
+    python benchmarks/trainers.py --cases buckets triples --nodes 250000 --edges 1000000
     sudo python benchmarks/trainers.py --cases arxiv --links 10gbit 1gbit
 
 Every run is a command of its own, with its defaults and without judging. The rate counts what training counts (tokens
 of walks, triples), else epochs, by the time that the run itself tells: without reading, cutting and saving. One trainer
-and several take turns; the median of the ratios of neighbouring runs counts. ``planted`` is a graph that is generated.
-With ``--links`` each of several trainers is on a host of its own, a network namespace of this machine that sends at
+and several take turns; the median of the ratios of neighbouring runs counts. ``planted`` is a graph that is generated,
+``triples`` are random ones of as many entities and 20 relations. ``buckets`` and ``triples``, of collective mode alone,
+train a bucket of eight parts on each trainer, and one trainer takes the same buckets in turn. With ``--links``
+each of several trainers is on a host of its own, a network namespace of this machine that sends at
 most so much and shares no memory with the others. Run on as many idle cores as trainers.
 """
 
@@ -32,6 +35,7 @@ from graph_emb.run.cost import Link
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.netns import network
 
+BY_BUCKETS = "train.epochs=2 model.valid_every=0 train.buckets=8 train.at_once={trainers}"
 CASES = {
     "arxiv": "deepwalk --dataset ogbn-arxiv model.num_walks=3",
     "arxiv-1": "deepwalk --dataset ogbn-arxiv model.num_walks=1",
@@ -39,6 +43,8 @@ CASES = {
     "planted": "deepwalk --dataset {planted} model.num_walks=1",
     "complex": "complex --dataset fb15k237 train.epochs=2 model.valid_every=0",
     "transe": "transe --dataset fb15k237 train.epochs=2 model.valid_every=0",
+    "buckets": f"complex --dataset fb15k237 {BY_BUCKETS}",
+    "triples": "complex --dataset {triples} " + BY_BUCKETS,
     "sage": "sage --dataset ogbn-arxiv train.epochs=3 model.eval_every=3",
     "rgcn": "rgcn --dataset aifb",
 }
@@ -80,7 +86,8 @@ def _exchange(train: dict[str, float]) -> str:
 
 def measure(case: str, modes: list[str], args: argparse.Namespace, folder: Path) -> list[list[object]]:
     """A row of the table for each mode."""
-    words = [*CASES[case].format(planted=folder / "planted.npz").split(), "--root", str(Path(args.root).resolve())]
+    files = {"planted": folder / "planted.npz", "triples": folder / "triples.tsv"}
+    words = [*CASES[case].format(**files, trainers=args.trainers).split(), "--root", str(Path(args.root).resolve())]
     layouts = {(mode, link): MODES[mode] for mode in modes for link in args.links or [None]}
     rates: dict[tuple[str, str | None], list[float]] = {layout: [] for layout in (("one", None), *layouts)}
     for repeat in range(args.repeats):
@@ -113,6 +120,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         if "planted" in args.cases:
             generated.write(Path(name, "planted.npz"), generated.planted(args.nodes, args.edges))
+        if "triples" in args.cases:
+            sizes, rng = (args.nodes, 20, args.nodes), np.random.default_rng(0)
+            triples = np.stack([rng.integers(0, size, args.edges) for size in sizes], axis=1)
+            np.savetxt(Path(name, "triples.tsv"), triples, "%d", "\t")
         for case in args.cases:
             rows += measure(case, args.modes, args, Path(name))
     headers = ["case", "mode", "link", "one, a second", f"{args.trainers}, a second", "gain"]
