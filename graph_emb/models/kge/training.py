@@ -251,7 +251,7 @@ class _KGETraining:
         if isinstance(self.batches, RoundBatches):
             check_exact(self.optimizer, self.batches.schedule)
             self.held = HeldParts(model, self.batches) if transport.world_size > 1 else None
-        if buckets is not None and self.model.entities_in_file:
+        if buckets is not None and self.model.entities_in_file and self.held is None:
             self._check_room(buckets)
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False

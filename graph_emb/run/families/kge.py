@@ -32,7 +32,7 @@ from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
-from graph_emb.run.families.kge_rounds import all_triples, check_rounds, plan_of_rounds, with_rounds
+from graph_emb.run.families.kge_rounds import all_triples, beside_parts, check_rounds, plan_of_rounds, with_rounds
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import (
     REMOVED,
@@ -142,6 +142,7 @@ class KGEFamily(Family):
         placement, kept = self._placement(), self.model.share_kept(self.model.dim, graph.num_entities)
         if placement != HOST and not self.model.composed:
             self._check_room(graph.num_entities)
+            beside_parts(placement, graph.num_entities, self.config)
         if placement != HOST and self.model.composed:
             raise ConfigError(
                 f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "
@@ -278,7 +279,7 @@ class KGEFamily(Family):
             own=self._own,
             known=self._known,
             num_threads=self.config.train.threads,
-            placement=self._placement(),
+            placement=beside_parts(self._placement(), graph.num_entities, self.config),
             device=self.config.train.device,
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),

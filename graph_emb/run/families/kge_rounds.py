@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.hidden import size_text
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.run.machine import bytes_of_rows
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.bucket_rounds import RoundSchedule
+from graph_emb.table.placement import HOST
 
 
 def with_rounds(config: RunConfig) -> RunConfig:
@@ -40,7 +44,6 @@ def check_rounds(config: RunConfig) -> None:
     refused = {
         "parallel.hogwild": (section.hogwild, "each trainer changes the rows of its own parts alone"),
         "parallel.wire_dtype": (section.wire_dtype, "parts would be rounded whenever they move"),
-        "train.memory": (config.train.memory, "one process trains buckets from files"),
         "model.multilevel": (model.multilevel, "its levels share triples out by entities"),  # type: ignore[union-attr]
     }
     for name, (value, reason) in refused.items():
@@ -59,6 +62,25 @@ def check_rounds(config: RunConfig) -> None:
             f"{said}: {trainers} trainers hold two parts each, and no two the same; take at least {2 * trainers}, or "
             "fewer trainers"
         )
+
+
+def beside_parts(placement: Any, num_entities: int, config: RunConfig) -> Any:
+    """A placement whose memory is what the two parts that a trainer holds leave of ``train.memory``.
+
+    Raises:
+        ConfigError: that is less than they take.
+    """
+    model: Any = config.model
+    if placement == HOST or model.at_once is None or config.parallel.trainers == 1:
+        return placement
+    parts = 2 * -(-num_entities // model.buckets)
+    held = bytes_of_rows(parts, model)
+    if placement.memory_bytes < 2 * held:
+        raise ConfigError(
+            f"train.memory = {config.train.memory!r}: a trainer holds two of {model.buckets} parts with their state, "
+            f"{size_text(held)}, and as much of its file; raise it to {2 * held} bytes, or raise train.buckets"
+        )
+    return replace(placement, memory=placement.memory_bytes - held)
 
 
 def plan_of_rounds(num_entities: int, parts: int, places: int, seed: int) -> str:

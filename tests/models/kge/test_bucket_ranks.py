@@ -196,25 +196,31 @@ def test_other_numbers_of_ranks_than_buckets_at_once_are_refused(ranks: Ranks) -
 
 
 PIPELINE: dict[str, Any] = {
-    "model": "transe", "evaluate": False, "dim": 8, "num_negatives": 4, "chunk_size": 8, "buckets": 4, "valid_every": 0,
+    "model": "transe", "evaluate": False, "dim": 8, "num_negatives": 4, "chunk_size": 8, "buckets": 8, "valid_every": 0,
     "train": {"epochs": 2, "batch_size": 16, "threads": 1},
 }  # fmt: skip
 
 
 def run_of_trainers(dataset: str, settings: dict[str, Any]) -> Any:
     found = ge.pipeline(dataset=dataset, parallel={"mode": "collective", "trainers": 2}, **settings)
-    return None if found.embeddings is None else (found.embeddings.weights, found.config.model.at_once)
+    cache = found.metrics["train"].get("cache", {}) if found.embeddings is not None else {}
+    return None if found.embeddings is None else (found.embeddings.weights, found.config.model.at_once, cache)
 
 
-def test_trainers_of_a_run_take_a_bucket_each_and_one_process_takes_all(
+def test_trainers_of_a_run_take_a_bucket_each_from_memory_or_files_and_one_process_takes_all(
     ranks: Ranks, fresh_mode: None, tmp_path: Path
 ) -> None:
     triples = tmp_path / "triples.tsv"
     triples.write_text("\n".join(f"a{h}\tr{r}\ta{t}" for h, r, t in graph().train) + "\n", encoding="utf-8")
     alone = ge.pipeline(dataset=str(triples), at_once=2, **PIPELINE)
-    rows, at_once = ranks.run(run_of_trainers, 2, str(triples), PIPELINE)[0]
+    rows, at_once, _ = ranks.run(run_of_trainers, 2, str(triples), PIPELINE)[0]
     assert at_once == 2
     assert np.array_equal(alone.embeddings.weights, rows)
+    # A trainer owns 19 KB and holds 9 KB, its two parts.
+    in_files = {"memory": "24KiB", "scratch": str(tmp_path / "rows"), **PIPELINE["train"]}
+    rows, _, cache = ranks.run(run_of_trainers, 2, str(triples), {**PIPELINE, "train": in_files})[0]
+    assert np.array_equal(alone.embeddings.weights, rows)
+    assert cache["dirty_writes"] > 0
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ def test_trainers_of_a_run_take_a_bucket_each_and_one_process_takes_all(
         ({"train.resident": 2}, "train.resident = 2: 2 trainers hold 2 parts each"),
         ({"train.at_once": 3, "train.buckets": 6}, "train.at_once = 3: each of 2 trainers takes one"),
         ({"train.buckets": "auto"}, "train.buckets = auto follows train.memory"),
-        ({"train.memory": "1MiB"}, "train.memory = '1MiB' does not go with train.buckets = 4 by trainers"),
+        ({"train.memory": "150KiB"}, "train.memory = '150KiB': a trainer holds two of 4 parts .* raise it to"),
         ({"parallel.method": "random"}, "parallel.method = 'random': the parts of train.buckets = 4 are its own"),
         ({"parallel.hogwild": True}, "parallel.hogwild = True does not go"),
         ({"parallel.wire_dtype": "bfloat16"}, "parallel.wire_dtype = 'bfloat16' does not go"),
@@ -234,7 +240,7 @@ def test_trainers_of_a_run_take_a_bucket_each_and_one_process_takes_all(
 )  # fmt: skip
 def test_runs_that_cannot_train_by_buckets_say_what_to_pass(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     triples = tmp_path / "triples.tsv"
-    triples.write_text("a\tr\tb\n", encoding="utf-8")
+    triples.write_text("".join(f"a{k}\tr\tb{k}\n" for k in range(30)), encoding="utf-8")
     values = {"train.buckets": 4, "parallel.mode": "collective", "parallel.trainers": 2, **change}
     sections: dict[str, Any] = {"model": {"name": "transe"}, "dataset": {"name": str(triples)}}
     for path, value in values.items():
