@@ -20,16 +20,18 @@ from graph_emb.table.placement import HOST
 
 def with_rounds(config: RunConfig) -> RunConfig:
     """The configuration with ``train.at_once`` of several trainers filled in: as many buckets as trainers."""
-    model, trainers = config.model, config.parallel.trainers
-    if not model.buckets or model.at_once is not None or config.parallel.mode != "collective" or trainers == 1:  # type: ignore[union-attr]
+    model: Any = config.model
+    trainers = config.parallel.trainers
+    if not model.buckets or model.at_once is not None or config.parallel.mode != "collective" or trainers == 1:
         return config
     return config.model_copy(update={"model": model.model_copy(update={"at_once": trainers})})
 
 
 def check_rounds(config: RunConfig) -> None:
     """Raise a ConfigError where the job cannot train ``train.buckets``, with what it needs."""
-    model, section = config.model, config.parallel
-    buckets, places, trainers = model.buckets, model.at_once, section.trainers  # type: ignore[union-attr]
+    model: Any = config.model
+    section = config.parallel
+    buckets, places, trainers = model.buckets, model.at_once, section.trainers
     if not buckets or section.mode == "local":
         return
     said = f"train.buckets = {buckets}"
@@ -44,7 +46,7 @@ def check_rounds(config: RunConfig) -> None:
     refused = {
         "parallel.hogwild": (section.hogwild, "each trainer changes the rows of its own parts alone"),
         "parallel.wire_dtype": (section.wire_dtype, "parts would be rounded whenever they move"),
-        "model.multilevel": (model.multilevel, "its levels share triples out by entities"),  # type: ignore[union-attr]
+        "model.multilevel": (model.multilevel, "its levels share triples out by entities"),
     }
     for name, (value, reason) in refused.items():
         if value and trainers > 1:
@@ -55,8 +57,8 @@ def check_rounds(config: RunConfig) -> None:
         raise ConfigError(
             f"train.at_once = {places}: each of {trainers} trainers takes one bucket at a time; leave it out"
         )
-    if model.resident is not None:  # type: ignore[union-attr]
-        raise ConfigError(f"train.resident = {model.resident}: {trainers} trainers hold 2 parts each; leave it out")  # type: ignore[union-attr]
+    if model.resident is not None:
+        raise ConfigError(f"train.resident = {model.resident}: {trainers} trainers hold 2 parts each; leave it out")
     if buckets < 2 * trainers:
         raise ConfigError(
             f"{said}: {trainers} trainers hold two parts each, and no two the same; take at least {2 * trainers}, or "
