@@ -227,6 +227,8 @@ def _train(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
     recipe = "a published recipe in place of model and data set, such as ogbl-ddi/deepwalk; key=value changes it"
     parser.add_argument("--recipe", metavar="NAME", help=recipe)
+    chosen = "of --recipe, for the record: the part by whose values settings were chosen among several; default: none"
+    parser.add_argument("--settings-selected-on", choices=("none", "valid", "test"), help=chosen)
     parser.add_argument("--preset", metavar="NAME", help=PRESET_HELP)
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
@@ -256,7 +258,7 @@ def _estimate(parser: Parser) -> None:
     )
     parser.add_argument("--link", metavar="RATE", help="between them: 10gbit (default), 250mbit, or 10gbit,80us")
     add_flags(parser, TRAIN_FLAGS)
-    parser.set_defaults(recipe=None, hosts=None, from_run=None, new_edges=[])
+    parser.set_defaults(recipe=None, hosts=None, from_run=None, new_edges=[], settings_selected_on=None)
 
 
 def _ship(parser: Parser) -> None:

@@ -188,7 +188,8 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
         return None
 
     command = shlex.join(["graph-emb", *args.argv])
-    runs = RecipeRuns(config, model, out, command, train, again=args.overwrite)
+    chosen = args.settings_selected_on or "none"
+    runs = RecipeRuns(config, model, out, command, train, selected_on=chosen, again=args.overwrite)
     seeds = [config.seed] if args.seeds is None else parse_seeds(args.seeds)
     records = runs.records(seeds, _start(args, config))
     if records is not None:
@@ -250,6 +251,11 @@ def config_of(args: argparse.Namespace, below: Mapping[str, Any] | None = None) 
         layers = [_recipe(args)]
     elif args.config:
         layers = [read_config_file(args.config)]
+    if args.settings_selected_on is not None and args.recipe is None:
+        raise ConfigError(
+            f"--settings-selected-on {args.settings_selected_on} is kept in the record of a recipe's seed; name one "
+            "with --recipe, or leave it out"
+        )
     if args.new_edges and args.from_run is None:
         layers.append(place_key("dataset.new_edges", args.new_edges))
     if args.model is not None:

@@ -51,6 +51,16 @@ def test_the_default_is_seed_0_and_a_finished_seed_is_kept(tmp_path: Path, capsy
     assert "evaluate.predictor.lr=0.01 there, 0.5 now" in capsys.readouterr().err
 
 
+def test_the_record_says_on_which_part_settings_were_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ogb_layout.WRITERS["ogbl-ddi"](tmp_path)
+    words = ["train", "--recipe", "ogbl-ddi/deepwalk", "--root", str(tmp_path), "--out", str(tmp_path / "runs")]
+    assert main([*words, "--settings-selected-on", "valid", *SMALL["ogbl-ddi/deepwalk"]]) == 0
+    record = read_record(tmp_path / "runs" / "deepwalk" / "seed-0.json")
+    assert (record.settings_selected_on, "--settings-selected-on valid" in record.command) == ("valid", True)
+    assert main([*words, *SMALL["ogbl-ddi/deepwalk"]]) == 2
+    assert "settings_selected_on='valid' there, 'none' now" in capsys.readouterr().err
+
+
 def test_a_seed_is_a_run_with_folder_and_checkpoints(tmp_path: Path) -> None:
     ogb_layout.WRITERS["ogbl-ddi"](tmp_path)
     words = ["train", "--recipe", "ogbl-ddi/deepwalk", "--root", str(tmp_path), "--out", str(tmp_path / "runs")]
@@ -123,6 +133,7 @@ def test_several_trainers_run_the_seeds_of_a_recipe(
         (["--recipe", "ogbl-ddi/mf", "seed=1", "--seeds", "0-2"], "every run would have the same"),
         (["--recipe", "ogbl-ddi/mf", "--trainers", "2"], "parallel.mode = 'collective' has no effect on mf"),
         (["--recipe", "ogbl-ddi/mf", "--no-eval"], "--no-eval True has no effect on a recipe"),
+        (["mf", "--dataset", "ogbl-ddi", "--settings-selected-on", "valid"], "--settings-selected-on valid is kept in"),
     ],
 )
 def test_words_that_mean_nothing_to_a_recipe_are_refused(
