@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
-    from graph_emb.composed import ComposedEmbedding
-    from graph_emb.embedding import DistEmbedding, lookup
+    from graph_emb.composed import ComposedEmbedding, lookup
+    from graph_emb.embedding import DistEmbedding
     from graph_emb.estimators import (
         LINE,
         RGCN,
@@ -87,8 +87,7 @@ _HOMES = {
     "graph_emb.checkpoint.export": ("export_checkpoint",),
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
     "graph_emb.checkpoint.saving": ("save_checkpoint",),
-    "graph_emb.composed": ("ComposedEmbedding",),
-    "graph_emb.embedding": ("lookup",),
+    "graph_emb.composed": ("ComposedEmbedding", "lookup"),
     "graph_emb.estimators": (
         "ComplEx",
         "DeepWalk",

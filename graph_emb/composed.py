@@ -21,26 +21,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.composed_rows import ComposedRows
+from graph_emb.composed_surface import ComposedSurface
 from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
-from graph_emb.core.notebook import Card
-from graph_emb.embedding import DistEmbedding, lookup, lookup_with
-from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
-from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
+from graph_emb.embedding import DistEmbedding, lookup_with
+from graph_emb.graph.original_ids import OriginalIds, as_original_ids
+from graph_emb.graph.partition_book import Ids, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
 from graph_emb.table.nested_levels import checked_levels, digest_of, hash_keys, sizes_of
 from graph_emb.table.own_rows import OwnRows
+from graph_emb.table.placement import HOST, as_placement
 from graph_emb.table.row_sums import CaptureSums, RowTerms, columns_at
 from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.tier.sizes import shares_of
 from graph_emb.transport import runtime
 
 KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
-ROWS_AT_ONCE = 1 << 16
 
 
-class ComposedEmbedding(Card):
+class ComposedEmbedding(ComposedSurface):
     """A table of N rows that keeps far fewer: each is a sum of rows that nodes share.
 
     ``emb(ids)`` returns rows that autograd follows, as of a ``DistEmbedding``; a sparse optimizer takes it in the place
@@ -66,11 +66,13 @@ class ComposedEmbedding(Card):
             ``"full"``; None: none has.
         seed: Of the hashes, and of first values where ``init_func`` is None; default 0.
         dtype, device, original_ids: As of ``DistEmbedding``. Hashes are of original ids, whatever the partition.
+        placement: As of ``DistEmbedding``: its memory is that of all tables, which share it in proportion to their
+            bytes. ``ge.Buckets`` is for kind ``"full"`` alone: rows that nodes share are in no bucket.
     Attributes:
         tables: The tables that are trained.
     Raises:
         ConfigError: an unknown kind, levels that are negative or not nested, numbers below 1, or an argument that is of
-            no effect on the kind.
+            no effect on the kind, or a placement whose memory is below what the tables need.
         ShapeError: levels are no integers of two dimensions.
         PartitionError: levels and policy are of different numbers of nodes.
     Example:
@@ -101,6 +103,7 @@ class ComposedEmbedding(Card):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
+        placement: Any = HOST,
     ) -> None:
         if kind not in KINDS:
             raise unknown_name("kind of a composed table", kind, KINDS)
@@ -159,42 +162,45 @@ class ComposedEmbedding(Card):
                 f"table {name!r}: init_func {init_func!r:.60} has a row for each node; shared rows need values that "
                 "depend on ids, such as ge.initializers.Uniform"
             )
-        one_row: dict[str, Any] = {"dtype": dtype, "device": device}
+        own = {"part_policy": part_policy, "original_ids": original_ids}
+        plan: list[tuple[int, int, str, Any, dict[str, Any]]] = []  # rows, width, name, first values, whose rows
         if kind == "full":
-            own = {"part_policy": part_policy, "original_ids": original_ids}
-            self._positions = [DistEmbedding(self._num_rows, embedding_dim, f"{name}.full", base, **own, **one_row)]
-            self._columns = [None]
+            plan = [(self._num_rows, embedding_dim, f"{name}.full", base, own)]
         elif kind == "quotient-remainder":
             counts = (-(-self._num_rows // num_buckets), min(num_buckets, self._num_rows))
-            parts = (f"{name}.quotient", f"{name}.remainder")
-            self._positions = [
-                DistEmbedding(count, embedding_dim, part, Scaled(base, 2**-0.5, place), **one_row)
-                for place, (part, count) in enumerate(zip(parts, counts, strict=True))
-            ]
+            for place, (part, count) in enumerate(zip(("quotient", "remainder"), counts, strict=True)):
+                plan.append((count, embedding_dim, f"{name}.{part}", Scaled(base, 2**-0.5, place), {}))
         else:
             factor = (len(sizes) * placed + self.num_hashes) ** -0.5
             stem = f"{name}.{digest_of(levels, found)}of{self._num_rows}" if placed else ""
-            self._positions = [
-                DistEmbedding(size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), **one_row)
-                for place, size in enumerate(sizes if placed else ())
-            ]
-        self.tables = list(self._positions)
-        self._buckets = self._weights = None
+            for place, size in enumerate(sizes if placed else ()):
+                plan.append((size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), {}))
+        num_positions = len(plan)
         if hashed:
             init = Scaled(base, factor, len(sizes) + 1)
-            self._buckets = DistEmbedding(num_buckets, embedding_dim, f"{name}.buckets", init, **one_row)
-            own = {"part_policy": part_policy, "original_ids": original_ids}
-            self._weights = DistEmbedding(self._num_rows, num_hashes, f"{name}.weights", Zeros(), **own, **one_row)
-            self.tables += [self._buckets, self._weights]
+            plan.append((num_buckets, embedding_dim, f"{name}.buckets", init, {}))
+            plan.append((self._num_rows, num_hashes, f"{name}.weights", Zeros(), own))
         self._own = None if own_rows is None else OwnRows(name, kind, own_rows, self._book, found)
         if self._own is not None:
-            own = {"part_policy": self._own.book, "original_ids": self._own.original_ids}
-            self._own_table = DistEmbedding(len(self._own), embedding_dim, f"{name}.own", Zeros(), **own, **one_row)
-            self.tables.append(self._own_table)
+            of_nodes = {"part_policy": self._own.book, "original_ids": self._own.original_ids}
+            plan.append((len(self._own), embedding_dim, f"{name}.own", Zeros(), of_nodes))
+        self._placement = as_placement(placement, name)
+        shares: list[Any] = [placement] * len(plan)
+        if self._placement is not None:
+            shares = shares_of(name, self._placement, [(rows, width) for rows, width, *_ in plan], dtype)
+        self.tables = [
+            DistEmbedding(rows, width, table, first, dtype=dtype, device=device, placement=share, **whose)
+            for (rows, width, table, first, whose), share in zip(plan, shares, strict=True)
+        ]
+        self._positions = self.tables[:num_positions]
+        of_hashes: list[DistEmbedding | None] = [None, None]
+        if hashed:
+            of_hashes = [*self.tables[num_positions : num_positions + 2]]
+        self._buckets, self._weights = of_hashes
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids in request order, shape ``idx.shape + (D,)``; arguments and errors as of ``DistEmbedding``."""
-        return lookup_rows([(self, idx)], device, dtype)[0]
+        return lookup([(self, idx)], device, dtype)[0]
 
     forward = __call__
 
@@ -238,7 +244,7 @@ class ComposedEmbedding(Card):
     def of_nodes(self, ids: Tensor) -> list[tuple[DistEmbedding, Tensor]]:
         """Tables of rows that no nodes share, with those of ids (B,): ``own_table``, then that of ``own_rows``."""
         found = [] if self.own_table is None else [(self.own_table, ids)]
-        return found if self._own is None else [*found, (self._own_table, self._own.find(ids)[1])]
+        return found if self._own is None else [*found, (self.tables[-1], self._own.find(ids)[1])]
 
     def with_own(self, found: Tensor, ids: Tensor, rows: Iterator[Tensor]) -> Tensor:
         """Rows (B, D) of ids (B,) with those of ``own_rows`` among them added, which are the next of ``rows``."""
@@ -332,26 +338,6 @@ class ComposedEmbedding(Card):
             rows.insert(0, self._buckets.bag(self._hashed(ids.numpy(), within), mode="sum"))
         return torch.stack(rows).sum(dim=0)
 
-    def prefetch(self, idx: Ids) -> None:
-        """Start to fetch what the next call of the same ids will ask for; see ``DistEmbedding.prefetch``."""
-        flat = check_ids(as_ids(idx), self._num_rows, self._name).flatten()
-        if self.shared_tables:
-            for table, rows in zip(self.shared_tables, self.shared(flat).wanted, strict=True):
-                table.prefetch(torch.from_numpy(rows))
-        for own, ids in self.of_nodes(flat):
-            own.prefetch(ids)
-
-    @torch.no_grad()
-    def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
-        """All rows in order, at most ``rows`` at a time, (B, D): for export. In collective mode every rank calls it."""
-        for start in range(0, self._num_rows, rows):
-            yield self(torch.arange(start, min(start + rows, self._num_rows)))
-
-    @property
-    def weight(self) -> ComposedRows:
-        """Rows by id outside autograd: ``emb.weight[ids]``. They are sums, so they cannot be assigned."""
-        return ComposedRows(self)
-
     def names_in(self, saved: Mapping[str, int]) -> dict[str, str]:
         """What a checkpoint of fewer nodes, whose levels are those of the first ones here, calls the levels' tables.
 
@@ -389,71 +375,33 @@ class ComposedEmbedding(Card):
             )
         return names
 
-    def reset_trace(self) -> None:
-        """As ``DistEmbedding.reset_trace``, of all tables."""
-        for table in self.tables:
-            table.reset_trace()
 
-    def clear_gradients(self) -> None:
-        """As ``DistEmbedding.clear_gradients``, of all tables."""
-        for table in self.tables:
-            table.clear_gradients()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def num_embeddings(self) -> int:
-        """N."""
-        return self._num_rows
-
-    @property
-    def embedding_dim(self) -> int:
-        """D."""
-        return self._dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tables[0].dtype
-
-    @property
-    def transport(self) -> Any:
-        """As ``DistEmbedding.transport``."""
-        return self.tables[0].transport
-
-    @property
-    def book(self) -> PartitionBook:
-        """Who owns which node, by ``part_policy``."""
-        return self._book
-
-    @property
-    def original_ids(self) -> OriginalIds:
-        """As ``DistEmbedding.original_ids``."""
-        return self._original_ids or SameIds(self._num_rows)
-
-    @property
-    def num_parameters(self) -> int:
-        """Learnt numbers, all tables together; a full table has N * D."""
-        return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
-
-    def __repr__(self) -> str:
-        of = f"{self._name!r}, {self._num_rows}, {self._dim}, kind={self.kind!r}"
-        return (
-            f"ComposedEmbedding({of}, {self.num_parameters / max(1, self._num_rows * self._dim):.2%} of a full table)"
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        rows = f"{self._num_rows:,} x {self._dim}"
-        return {"name": self._name, "rows": rows, "kind": self.kind, "parameters": self.num_parameters}
-
-
-def lookup_rows(
+def lookup(
     asked: Sequence[tuple[DistEmbedding | ComposedEmbedding, Ids]],
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
-    """As ``lookup``, of plain and composed tables, all in one exchange."""
+    """``emb(ids)`` of several tables at once: in one exchange in collective mode, in one wait in kvstore mode.
+
+    Values and gradients are those of separate calls, bit for bit. The rows of all tables are copied in one pass, and
+    the optimizer's step updates them in one. In collective mode every rank asks the same tables in
+    the same order; a table may stand twice.
+
+    Args:
+        asked: Plain or composed tables, each with integer ids of any shape: a tensor, an array or a list.
+        device, dtype: As ``DistEmbedding.__call__``.
+    Returns:
+        For each pair the rows, shape ``ids.shape + (D,)``.
+    Raises:
+        PartitionError, ShapeError, ConfigError: as ``DistEmbedding.__call__``; no row was pulled then.
+        ModeError: tables of several modes.
+    Example:
+        >>> init = ge.initializers.FromArray(torch.arange(6.0).view(3, 2))
+        >>> users, items = ge.DistEmbedding(3, 2, init_func=init), ge.DistEmbedding(3, 2, init_func=init)
+        >>> of_user, of_items = ge.lookup([(users, torch.tensor(1)), (items, torch.tensor([2, 0]))])
+        >>> (of_items @ of_user).tolist()
+        [23.0, 3.0]
+    """
     flat = [
         check_ids(as_ids(ids), table.num_embeddings, table.name).flatten()
         if isinstance(table, ComposedEmbedding)

@@ -179,7 +179,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
             ShapeError: idx holds no integers.
             ConfigError: dtype is no floating one.
         """
-        return lookup([(self, idx)], device, dtype)[0]
+        return lookup_with([(self, idx)], [], device, dtype)[0][0]
 
     forward = __call__
 
@@ -374,42 +374,13 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         return {**facts, "trainers": transport.world_size, "placement": self._spec.placement}
 
 
-def lookup(
-    asked: Sequence[tuple[DistEmbedding, Ids]],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> list[Tensor]:
-    """``emb(ids)`` of several tables at once: in one exchange in collective mode, in one wait in kvstore mode.
-
-    Values and gradients are those of separate calls, bit for bit. The rows of all tables are copied in one pass, and
-    the optimizer's step updates them in one. In collective mode every rank asks the same tables in
-    the same order; a table may stand twice.
-
-    Args:
-        asked: Tables, each with integer ids of any shape: a tensor, an array or a list.
-        device, dtype: As ``DistEmbedding.__call__``.
-    Returns:
-        For each pair the rows, shape ``ids.shape + (D,)``.
-    Raises:
-        PartitionError, ShapeError, ConfigError: as ``DistEmbedding.__call__``; no row was pulled then.
-        ModeError: tables of several modes.
-    Example:
-        >>> init = ge.initializers.FromArray(torch.arange(6.0).view(3, 2))
-        >>> users, items = ge.DistEmbedding(3, 2, init_func=init), ge.DistEmbedding(3, 2, init_func=init)
-        >>> of_user, of_items = ge.lookup([(users, torch.tensor(1)), (items, torch.tensor([2, 0]))])
-        >>> (of_items @ of_user).tolist()
-        [23.0, 3.0]
-    """
-    return lookup_with(asked, [], device, dtype)[0]
-
-
 def lookup_with(
     asked: Sequence[tuple[DistEmbedding, Ids]],
     shared: Sequence[tuple[DistEmbedding, Tensor]],
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """As ``lookup``; and of further tables, in the same exchange, the rows of distinct ids (R,), as they lie there.
+    """As ``graph_emb.lookup`` of plain tables; and in the same exchange rows of distinct ids (R,) of others.
 
     Those, (R, D), are no part of autograd: whoever asks for them hands their gradients to the tables.
     """

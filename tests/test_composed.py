@@ -142,6 +142,121 @@ def test_clipping_counts_every_table() -> None:
     assert not other.tables[0].touched
 
 
+PLACES = {"file": lambda folder: ge.File(folder, "600KiB"), "cache": lambda _: ge.DeviceCache("200KiB")}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_result_depends_on_the_placement(kind: str, place: str, tmp_path: Path) -> None:
+    """Of 3,000 nodes, so that memory holds a part of the rows; own rows as well."""
+    levels = np.stack([np.arange(3000) // 300, np.arange(3000) // 3], axis=1)
+    own = None if kind == "full" else [5, 2999]
+    found = []
+    for placement in ("host", PLACES[place](str(tmp_path))):
+        options = {"num_buckets": 900} if kind not in ("position", "full") else {}
+        emb = ge.ComposedEmbedding(
+            levels, 16, kind, name=f"t{len(found)}", seed=1, own_rows=own, placement=placement, **options
+        )
+        opt = ge.SparseAdam([emb], lr=0.1)
+        for step in range(4):
+            ids = torch.randint(0, 3000, (500,), generator=torch.Generator().manual_seed(step))
+            emb.prefetch(ids)
+            (emb(ids) - 1).square().sum().backward()
+            opt.step()
+        found.append(emb.weight[:])
+        if placement == "host":
+            with pytest.raises(ConfigError, match="memory"):
+                emb.cache_stats()
+        else:
+            stats, memory = emb.cache_stats(), sum(table.spec.placement.memory_bytes for table in emb.tables)
+            assert stats.requested == sum(table.cache_stats().requested for table in emb.tables) > 0
+            assert 0.99 * placement.memory_bytes < memory <= placement.memory_bytes
+    assert torch.equal(*found)
+
+
+def test_a_placement_that_cannot_be_is_refused_before_a_table_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"table 'node': memory=8192 bytes are shared by 5 tables, which need \d+ at"):
+        made(placement=ge.File(tmp_path, "8KiB"))
+    with pytest.raises(ConfigError, match=r"table 'node': ge.Buckets follows a schedule .* take ge.File"):
+        made(placement=ge.Buckets(tmp_path, "1MiB"))
+    with pytest.raises(ConfigError, match="table 'node': placement='disk'"):
+        made(placement="disk")
+    assert list(tmp_path.iterdir()) == []
+    assert made("full", placement=ge.Buckets(tmp_path, "64KiB", parts=2)).weight[:].shape == (N, D)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["sum", "mean", "weighted"])
+def test_bags_are_those_of_the_rows(kind: str, mode: str) -> None:
+    """Ids repeat within and between bags; the second bag is empty."""
+    emb, other = made(kind), made(kind, name="other")
+    for one, like in zip(other.tables, emb.tables, strict=True):
+        one.weight[:] = like.weight[:]
+    ids, offsets = torch.tensor([3, 3, 23, 0, 3, 7, 8]), torch.tensor([0, 3, 3, 5])
+    factors = torch.linspace(-1, 2, 7, dtype=torch.float64).requires_grad_() if mode == "weighted" else None
+    bags = emb.bag(ids, offsets, "mean" if mode == "mean" else "sum", factors)
+    rows = other(ids)
+    again = None if factors is None else factors.detach().clone().requires_grad_()
+    rows = rows if again is None else rows * again[:, None]
+    pieces = [rows[0:3], rows[3:3], rows[3:5], rows[5:7]]
+    wanted = torch.stack([one.sum(dim=0) / (max(1, len(one)) if mode == "mean" else 1) for one in pieces])
+    torch.testing.assert_close(bags, wanted)
+    bags.square().sum().backward()
+    wanted.square().sum().backward()
+    for table, plain in zip(emb.tables, other.tables, strict=True):
+        torch.testing.assert_close(table.sparse_grad().to_dense(), plain.sparse_grad().to_dense())
+    if factors is not None:
+        torch.testing.assert_close(factors.grad, again.grad)
+
+
+def test_bags_of_no_ids_and_of_wrong_ones() -> None:
+    emb = made()
+    assert torch.equal(emb.bag(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0])), torch.zeros(2, D).double())
+    with pytest.raises(PartitionError, match="id 24 is outside"):
+        emb.bag(torch.tensor([[24]]))
+    with pytest.raises(ConfigError, match="per_sample_weights are for mode='sum'"):
+        emb.bag(torch.tensor([[1]]), mode="mean", per_sample_weights=torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frozen_rows_stay_until_they_are_let_go(kind: str) -> None:
+    emb = made(kind, **({} if kind == "full" else {"own_rows": [1, 2]}))
+    opt = ge.SparseAdam([emb], lr=0.1)
+    before, others = emb.weight[:], torch.tensor([0, 20, 21, 22, 23])
+    emb.freeze([1, 5])
+    stepped(emb, opt, torch.arange(N))
+    assert torch.equal(emb.weight[[1, 5]], before[[1, 5]])
+    assert (emb.weight[others] != before[others]).any()
+    emb.unfreeze([[1], [5]])
+    stepped(emb, opt, torch.arange(N))
+    assert (emb.weight[[1, 5]] != before[[1, 5]]).any(dim=1).all()
+
+
+def test_rows_that_nodes_share_do_not_begin_anew() -> None:
+    emb = made("full")
+    opt, before = ge.SparseAdam([emb], lr=0.1), emb.weight[:]
+    stepped(emb, opt, torch.arange(N))
+    emb.reset_rows([4])
+    assert torch.equal(emb.weight[4], before[4])
+    assert not torch.equal(emb.weight[5], before[5])
+    with pytest.raises(
+        ConfigError, match=r"kind 'hash' are sums of rows that other nodes share.*\(h.buckets, h.weights"
+    ):
+        made("hash", name="h").reset_rows([4])
+
+
+def test_composed_and_plain_tables_are_looked_up_at_once() -> None:
+    emb, plain = made(), ge.DistEmbedding(9, D, "plain", ge.initializers.Uniform(seed=1), dtype=torch.float64)
+    ids, own = torch.tensor([[3, 20], [3, 0]]), torch.tensor([8, 8, 1])
+    rows, of_plain, again = ge.lookup([(emb, ids), (plain, own), (emb, own)])
+    assert torch.equal(rows, emb.weight[ids])
+    assert torch.equal(of_plain, plain.weight[own])
+    assert torch.equal(again, emb.weight[own])
+    (rows.sum() + 2 * again.sum() + of_plain.sum()).backward()
+    assert emb.tables[0].sparse_grad().to_dense()[0].tolist() == [3.0 + 2 * 3] * D
+    assert plain.sparse_grad().to_dense()[:, 0].tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 2]
+
+
 def trained(rank: int, world_size: int, kind: str) -> tuple[Tensor, list[Tensor]]:
     emb = made(kind)
     opt = ge.SparseAdagrad([emb], lr=0.1)
@@ -151,6 +266,10 @@ def trained(rank: int, world_size: int, kind: str) -> tuple[Tensor, list[Tensor]
         mine = ids[rank] if world_size > 1 else ids.flatten()
         emb.prefetch(mine)
         (emb(mine) * 0.5).square().sum().backward()
+        if step == 2:
+            emb.freeze(mine[:3] if world_size > 1 else ids[:, :3].flatten())
+        for one in [mine] if world_size > 1 else ids:
+            emb.bag(one, torch.tensor([0, 2])).square().sum().backward()
         opt.step()
         opt.transport.flush()
         opt.transport.barrier()

@@ -27,6 +27,7 @@ LAYERS = [
         "dgl_names",
         "composed",
         "composed_rows",
+        "composed_surface",
         "embedding",
         "growing_embedding",
         "node_embedding",

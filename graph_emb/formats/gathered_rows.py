@@ -31,7 +31,7 @@ def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor |
         Shape (num_embeddings, embedding_dim), float32; None where they are not wanted. Those of a table in a file are
         mapped from a file without a name beside it: memory holds what is read of them.
     """
-    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
+    placement = table.placement if isinstance(table, ComposedEmbedding) else table.spec.placement
     shape = table.num_embeddings, table.embedding_dim
     if not isinstance(placement, File):
         out = torch.empty(shape) if wanted else None

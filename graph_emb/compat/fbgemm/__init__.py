@@ -44,8 +44,9 @@ from graph_emb.compat.fbgemm.options import (
     state_dtype_of,
     state_of,
 )
+from graph_emb.composed import lookup
 from graph_emb.core.errors import ConfigError, ModeError, ShapeError
-from graph_emb.embedding import DistEmbedding, lookup
+from graph_emb.embedding import DistEmbedding
 from graph_emb.table.initializers import Uniform, fill_rows_
 from graph_emb.table.placement import DeviceCache
 from graph_emb.table.shard import WEIGHT

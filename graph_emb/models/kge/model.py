@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from graph_emb.composed import expanded, lookup_rows
+from graph_emb.composed import expanded, lookup
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
@@ -174,7 +174,7 @@ class KGEModel:
         assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         asked = [(self.entity, self.entities_of(batch)), (self.relation, triples[:, 1])]
-        rows, relation = lookup_rows(asked, self.device, torch.float32)
+        rows, relation = lookup(asked, self.device, torch.float32)
         return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
     def _loss_over_all(self, batch: TripleBatch | QueryBatch) -> Tensor:
@@ -183,7 +183,7 @@ class KGEModel:
             batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
         everyone = np.arange(self.entity.num_embeddings) if self.rows is None else self.rows
         asked = [(self.entity, torch.from_numpy(everyone)), (self.relation, torch.from_numpy(batch.relations))]
-        rows, relation = lookup_rows(asked, self.device, torch.float32)
+        rows, relation = lookup(asked, self.device, torch.float32)
         return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
 

@@ -6,10 +6,13 @@ Legend: R rows, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
+from graph_emb.core.errors import ConfigError
+from graph_emb.table.placement import Buckets, DeviceCache, Placement
 from graph_emb.table.spec import StateSpec
 from graph_emb.table.tier.pages import PageLayout
 
@@ -17,6 +20,8 @@ PAGE_BYTES = 5
 """Of a page in the map: its frame, and whether the file has it."""
 FRAME_BYTES = 64
 """Of a frame in the map, at most, its share of the sketch included."""
+LEAST_PAGES, STATES = 2, 3
+"""Pages that each of several tables holds of one budget at least, and numbers of state an element there (AMSGrad's)."""
 
 
 def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[StateSpec], share: float) -> int:
@@ -60,6 +65,53 @@ def fewest_parts(num_rows: int, dim: int, memory: int) -> int | None:
     frames, pages = held_pages(num_rows, dim, memory)
     of_part = frames // 2 - 1  # a part may begin and end within a page
     return max(2, -(-pages // of_part)) if of_part >= 1 else None
+
+
+def shares_of(
+    name: str, placement: Placement, shapes: Sequence[tuple[int, int]], dtype: torch.dtype
+) -> list[Placement]:
+    """The placement of each of several tables that share one budget in proportion to their bytes.
+
+    Each has room for its map and, as far as it has them, ``LEAST_PAGES`` pages with the state of ``STATES`` numbers an
+    element, so that no small table is without memory; what is left is divided in proportion.
+
+    Args:
+        name: Of the tables together, for errors.
+        placement: With the memory of all.
+        shapes: Rows and width of each.
+        dtype: Of all.
+    Raises:
+        ConfigError: the memory is below what all need at least, or a schedule of buckets, which has none of them.
+    """
+    if len(shapes) == 1:
+        return [placement]
+    if isinstance(placement, Buckets):
+        raise ConfigError(
+            f"table {name!r}: ge.Buckets follows a schedule of one table's rows, and those of these {len(shapes)} "
+            "tables are shared by nodes of all buckets; take ge.File(folder, memory=...)"
+        )
+    on_device = isinstance(placement, DeviceCache)
+
+    def least_of(rows: int, dim: int, states: int) -> int:
+        sections = [dim * dtype.itemsize] * (1 + states)
+        layout = PageLayout.of_memory(sections) if on_device else PageLayout.of(sections)
+        pages = layout.num_pages(rows)
+        fixed, each = bytes_of_frames(layout, pages, rows, 0, on_device)
+        return fixed + each * min(LEAST_PAGES, pages)
+
+    # pages of more state have fewer rows, so that none of the layouts is the largest throughout
+    least = [max(least_of(*shape, states) for states in range(STATES + 1)) for shape in shapes]
+    left = placement.memory_bytes - sum(least)
+    if left < 0:
+        raise ConfigError(
+            f"table {name!r}: memory={placement.memory_bytes} bytes are shared by {len(shapes)} tables, which need "
+            f"{sum(least)} at least; raise memory"
+        )
+    total = sum(rows * dim for rows, dim in shapes)
+    return [
+        replace(placement, memory=low + left * rows * dim // total)
+        for low, (rows, dim) in zip(least, shapes, strict=True)
+    ]
 
 
 def bytes_of_row(dim: int, dtype: torch.dtype, specs: Iterable[StateSpec]) -> tuple[list[int], int]:
