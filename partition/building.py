@@ -6,8 +6,8 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import json_text, read_json, replace_text, sha256_of
 from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
-from graph_emb.graph.dgl_format import write_tensors
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
-from partition.manifest import NAME, TIMINGS, FileSet, PartitionManifest, facts_of, write_listed
-from partition.nesting import checked_levels, nested, qualities
+from partition.manifest import NAME, TIMINGS, FileSet, PartitionManifest, WrittenFiles, facts_of
+from partition.nesting import checked_levels, nested, qualities, store_levels
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.problem import symmetric
@@ -89,28 +88,41 @@ def repartition(
 
 
 def refine(
-    source: str | Path, levels: Sequence[int], *, seed: int = 0, num_threads: int | None = None
+    source: str | Path,
+    levels: Sequence[int],
+    *,
+    seed: int = 0,
+    num_threads: int | None = None,
+    memory: str | int | None = None,
 ) -> PartitionedGraph:
     """Add levels to a partition that exists, or put others in their place; nothing else of it changes.
 
     Args:
         source: A partition that ``build`` wrote, all of whose parts are here.
         levels, seed, num_threads: As for ``build``.
+        memory: What this process may hold, such as ``"2GB"``: parts are then split one by one. None: the whole graph.
     Returns:
         The partition, opened again.
     Raises:
-        ConfigError: levels that do not fit the number of parts.
+        ConfigError: levels that do not fit the number of parts, or a part does not fit into ``memory``.
         DataError: DGL wrote the partition, without a manifest, or a part is missing.
     """
     whole = load(source)
     if whole.manifest is None:
         raise DataError(f"{whole.path}: DGL wrote this partition; `python -m partition repartition` gives it levels")
     checked_levels(levels, whole.num_parts, whole.num_nodes())
-    orders = {ntype: whole.node_map(ntype) for ntype in whole.ntypes}
     before = whole.manifest.made.get("levels", {}).get("file")
-    files = _WrittenFiles(whole.path, whole.manifest)
+    files = WrittenFiles(whole.path, whole.manifest)
     nesting: dict[str, Any] = {"seed": seed, "num_threads": num_threads}
-    write_levels(files, whole.to_graph(), whole.assignment(), levels, orders, **nesting)
+    if memory is None:
+        orders = {ntype: whole.node_map(ntype) for ntype in whole.ntypes}
+        write_levels(files, whole.to_graph(), whole.assignment(), levels, orders, **nesting)
+    else:
+        from partition.streaming.nesting import by_type, nested_by_parts
+        from partition.streaming.source import Budget
+
+        found, quality = nested_by_parts(whole, levels, Budget.of(memory, multilevel=True), **nesting)
+        store_levels(files, by_type(whole, found), quality)
     if before not in (None, whole.manifest.made["levels"]["file"]):
         del whole.manifest.files[before]
         replace_text(whole.path / NAME, whole.manifest.to_json())
@@ -120,20 +132,8 @@ def refine(
     return load(whole.path)
 
 
-@dataclass
-class _WrittenFiles:
-    """The files of a complete partition; its manifest is replaced last."""
-
-    path: Path
-    manifest: PartitionManifest
-
-    def write(self, name: str, write: Callable[[Any], object]) -> None:
-        """As ``FileSet.write``."""
-        self.manifest.files[name] = write_listed(self.path, name, write)
-
-
 def write_levels(
-    files: FileSet | _WrittenFiles,
+    files: FileSet | WrittenFiles,
     graph: HeteroGraph,
     assignment: Assignment,
     levels: Sequence[int],
@@ -156,9 +156,7 @@ def write_levels(
     tensors = {}
     for ntype, start in graph.node_offsets.items():
         tensors[ntype] = np.ascontiguousarray(found[start : start + graph.num_nodes[ntype]][orders[ntype]])
-    name = f"levels-{'-'.join(map(str, levels))}.dgl"  # of other levels another: the manifest decides which counts
-    files.write(name, partial(write_tensors, tensors=tensors))
-    files.manifest.made["levels"] = {"file": name, "of": [level.to_dict() for level in quality]}
+    store_levels(files, tensors, quality)
 
 
 def _build(source: Any, options: BuildOptions) -> PartitionedGraph:

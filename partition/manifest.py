@@ -164,3 +164,15 @@ class FileSet:
         """Note the checksum of a text file that is written later."""
         data = text.encode()
         self.manifest.files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@dataclass
+class WrittenFiles:
+    """The files of a complete partition; its manifest is replaced last."""
+
+    path: Path
+    manifest: PartitionManifest
+
+    def write(self, name: str, write: Callable[[Any], object]) -> None:
+        """As ``FileSet.write``."""
+        self.manifest.files[name] = write_listed(self.path, name, write)

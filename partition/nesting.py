@@ -8,16 +8,19 @@ Legend: N nodes, L levels, P parts of a level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import ThreadPool, thread_count
+from graph_emb.graph.dgl_format import write_tensors
 from graph_emb.graph.typed import HeteroGraph
 from partition.kernels import clustering, merging
 from partition.kernels.sorting import cut_of
+from partition.manifest import FileSet, WrittenFiles
 from partition.methods.base import at_least
 from partition.methods.coarsening import Level, coarsen, contract
 from partition.methods.effort import EFFORTS
@@ -47,6 +50,12 @@ class LevelQuality:
     largest: float
     empty: int
 
+    @classmethod
+    def of(cls, sizes: np.ndarray, cut: float, num_nodes: int) -> LevelQuality:
+        """Of a level whose parts have so many nodes, (P,)."""
+        largest = float(sizes.max() * len(sizes) / max(1, num_nodes))
+        return cls(len(sizes), cut, largest, int((sizes == 0).sum()))
+
     def to_dict(self) -> dict[str, float | int]:
         """Numbers for a JSON file."""
         return {"num_parts": self.num_parts, "cut": self.cut, "largest": self.largest, "empty": self.empty}
@@ -74,6 +83,16 @@ def checked_levels(levels: Sequence[int], num_parts: int, num_nodes: int) -> tup
             "them, so a node's chain would not live with its part"
         )
     return found
+
+
+def store_levels(
+    files: FileSet | WrittenFiles, tensors: Mapping[str, np.ndarray], quality: Sequence[LevelQuality]
+) -> None:
+    """Write the parts of each level, (N, L) by node type in partition order, and note them in the manifest."""
+    counts = "-".join(str(level.num_parts) for level in quality)
+    name = f"levels-{counts}.dgl"  # of other levels another: the manifest decides which counts
+    files.write(name, partial(write_tensors, tensors=dict(tensors)))
+    files.manifest.made["levels"] = {"file": name, "of": [level.to_dict() for level in quality]}
 
 
 def nested(
@@ -117,18 +136,18 @@ def nested(
         for count in wanted:
             made = split(level, count, num_parts, rng, threads)
             columns[count] = made[to_level]
-            level, to_level = _joined(level, made, to_level, threads)
+            level, to_level = joined(level, made, to_level, threads)
         if num_parts in counts:
             columns[num_parts] = base
         fewer = [count for count in reversed(counts) if count < num_parts]
         if fewer:  # made of the machines' parts, as whole ones
             whole.groups = np.empty(0, np.int32)
-            level, to_level = _joined(whole, base, np.arange(whole.num_nodes), threads)
+            level, to_level = joined(whole, base, np.arange(whole.num_nodes), threads)
             for count in fewer:
                 level.groups = np.zeros(level.num_nodes, np.int32)
                 made = split(level, count, 1, rng, threads)
                 columns[count] = made[to_level]
-                level, to_level = _joined(level, made, to_level, threads)
+                level, to_level = joined(level, made, to_level, threads)
     found = np.stack([columns[count] for count in counts], axis=1).astype(np.int32)
     return found, qualities(adjacency, found, counts)
 
@@ -198,7 +217,7 @@ def _refine(
             break
 
 
-def _joined(level: Level, parts: np.ndarray, to_level: np.ndarray, threads: ThreadPool) -> tuple[Level, np.ndarray]:
+def joined(level: Level, parts: np.ndarray, to_level: np.ndarray, threads: ThreadPool) -> tuple[Level, np.ndarray]:
     """The graph whose nodes are the parts of a level, and the one that each node of the whole graph is in."""
     numbers = np.unique(parts, return_inverse=True)[1].astype(np.int32)
     coarser = contract(level, numbers, threads)
@@ -211,4 +230,4 @@ def _quality(
 ) -> LevelQuality:
     sizes = np.bincount(parts, minlength=count)
     cut = float(cut_of(*rows, np.ascontiguousarray(parts))) / total
-    return LevelQuality(count, cut, float(sizes.max() * count / max(1, len(parts))), int((sizes == 0).sum()))
+    return LevelQuality.of(sizes, cut, len(parts))

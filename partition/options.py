@@ -63,7 +63,8 @@ class BuildOptions:
             the graph.
         memory: What this process may hold, such as ``"2GB"``: the edges of the graph, a path to edge lists with
             integer ids, are then in memory only where they fit, and ``"auto"`` is ``"ldg"``. Under torchrun
-            every worker must call, and each may hold as much. See ``docs/concepts/partition-streaming.md``.
+            every worker must call, and each may hold as much. ``levels`` split the parts one by one, and must have
+            room for each. See ``docs/concepts/partition-streaming.md``.
         overwrite: Replace a partition that is in ``out``.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
@@ -129,7 +130,6 @@ class BuildOptions:
             f"graph_formats={self.graph_formats!r}": self.graph_formats is not None,
             "graphbolt=True": self.graphbolt,
             "allow_empty=True": self.allow_empty,
-            f"levels={self.levels!r}": self.levels is not None,
         }
         for option, given in refused.items():
             if given:

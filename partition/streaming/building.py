@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.storage import PendingFolder
+from graph_emb.core.storage import PendingFolder, replace_text
 from graph_emb.core.terminal import Advance, progress_shown, reading
 from graph_emb.graph.dgl_format import BlockColumn
 from graph_emb.graph.readers.source import WEIGHT
@@ -26,16 +26,18 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
 from partition.kernels import sorting as kernels
-from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
+from partition.manifest import FORMS, NAME, FileSet, PartitionManifest, WrittenFiles, facts_of, write_listed
 from partition.methods.base import METHODS, Problem, finish
 from partition.methods.effort import MultilevelSettings
 from partition.methods.nodewise import checked_passes
+from partition.nesting import checked_levels, store_levels
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.problem import Constraints, constraints
 from partition.relabel import PartArrays, inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.levels import REFINEMENTS, DiskLevel, DiskMultilevel, streamed
+from partition.streaming.nesting import by_type, check_room, nested_by_parts
 from partition.streaming.shared_stages import Facts, Removed, Workers, Workplace
 from partition.streaming.source import Budget, EdgeSource, Plan, Scan
 
@@ -192,7 +194,7 @@ class Job:
         writer.check_names(graph_without_edges(1, self.name), writer.TAKEN_NAMES)
         assert options.memory is not None
         multilevel = self.streaming is not None and self.streaming.settings is not None
-        self.budget = Budget.of(options.memory, multilevel=multilevel)
+        self.budget = Budget.of(options.memory, multilevel=multilevel or options.levels is not None)
 
     def run(self) -> PartitionedGraph:
         """The finished partition; what a killed run has left is used.
@@ -264,6 +266,8 @@ class Job:
         num_parts, given = self.options.total_parts, self.options.assignment
         if num_parts < 1 or num_parts > num_nodes:
             raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {num_nodes}, the number of nodes")
+        if self.options.levels is not None:
+            checked_levels(self.options.levels, num_parts, num_nodes)
         found = num_nodes if given is None else len(given.parts.get(NODE_TYPE, ()))
         if found != num_nodes:
             raise PartitionError(f"the assignment has {found} nodes of type {NODE_TYPE!r}; the graph has {num_nodes}")
@@ -275,6 +279,10 @@ class Job:
         rows, fits = self.budget.bucket_rows(work), self.budget.holds(num_nodes, 2 * num_edges, num_parts, work)
         if self.streaming is not None:
             self.num_passes = self.streaming.passes(fits)
+        pieces = max(self.options.levels or (0,)) // num_parts
+        if pieces > 1:
+            each = -(-num_nodes // num_parts), num_edges // num_parts
+            check_room(self.budget, work, "an even part", each, pieces)
         plan = Plan(
             input_bytes=self.source.num_bytes,
             num_nodes=num_nodes,
@@ -401,6 +409,13 @@ class Job:
             [NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1
         )
         writer.finish(FileSet(pending, manifest), config)
+        if self.options.levels is not None:
+            whole = load(pending.path)
+            found, quality = nested_by_parts(
+                whole, self.options.levels, self.budget, seed=self.options.seed, num_threads=1
+            )
+            store_levels(WrittenFiles(pending.path, manifest), by_type(whole, found), quality)
+            replace_text(pending.path / NAME, manifest.to_json())
         pending.publish()
 
 
