@@ -126,7 +126,7 @@ def test_nothing_that_differs_between_two_runs_is_kept(execute: ModuleType, tmp_
     assert cell.outputs[1].execution_count is None
 
 
-def test_there_are_four_and_the_index_has_them() -> None:
+def test_there_are_five_and_the_index_has_them() -> None:
     index = (CHECKOUT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert len(TUTORIALS) == 4
+    assert len(TUTORIALS) == 5
     assert [path.stem for path in TUTORIALS if f"tutorials/{path.stem}\n" not in index] == []
