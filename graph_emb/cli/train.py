@@ -188,7 +188,7 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
         return None
 
     command = shlex.join(["graph-emb", *args.argv])
-    chosen = args.settings_selected_on or "none"
+    chosen: Any = args.settings_selected_on or "none"
     runs = RecipeRuns(config, model, out, command, train, selected_on=chosen, again=args.overwrite)
     seeds = [config.seed] if args.seeds is None else parse_seeds(args.seeds)
     records = runs.records(seeds, _start(args, config))

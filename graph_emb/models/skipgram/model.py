@@ -120,7 +120,7 @@ class SkipGram:
         if self.file is None:
             return {}
         names = ("token", "context")
-        return {name: table.cache_stats() for name, table in zip(names, self.tables, strict=False)}  # type: ignore[union-attr]
+        return {name: table.cache_stats() for name, table in zip(names, self.tables, strict=False)}
 
     def embeddings(self, context: str = "none") -> Tensor:
         """Copy the rows, one per node; of tables in a file to another one there, which is mapped and has no name.
