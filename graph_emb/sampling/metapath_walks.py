@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -139,6 +140,17 @@ class MetapathSampler(PartitionedWalkSampler):
             )
         self.metapath = graph
         super().__init__(graph.states, group, num_walks=num_walks, walk_length=walk_length, seed=seed)
+
+    def follow(self, graph: Any) -> None:
+        """As ``PartitionedWalkSampler.follow``.
+
+        Args:
+            graph: The states of the same path in the graph that has grown.
+        """
+        if not np.array_equal(graph.path_kinds, self.metapath.path_kinds):
+            raise ConfigError("the states are of another metapath; make a new sampler")
+        super().follow(graph.states)
+        self.metapath = graph
 
     @property
     def num_nodes(self) -> int:

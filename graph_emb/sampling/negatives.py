@@ -20,7 +20,7 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeE
 from graph_emb.core.scratch_file import ScratchFile
 from graph_emb.graph.csr import frozen
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.walk_kernels import alias_rows, at_least_one, fill_negatives, stream_key
+from graph_emb.sampling.walk_kernels import alias_rows, at_least_one, check_grown, fill_negatives, stream_key
 from graph_emb.transport.process_group import ProcessGroup
 
 LARGEST_EXPONENT = 127
@@ -77,8 +77,19 @@ class NegativeSampler:
 
     def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0, low: int = 0) -> None:
         self.seed, self.low = int(seed), int(low)
-        self.power = float(power)
-        share = _shares(degrees, power)
+        self.power, self._num = float(power), 0
+        self.follow(degrees)
+
+    def follow(self, degrees: np.ndarray) -> None:
+        """Draw by other degrees from now on, as a sampler that is made of them: those of a graph that has grown.
+
+        Args:
+            degrees: As before, of as many nodes or more.
+        Raises:
+            ConfigError: of fewer nodes, or as when it was made.
+        """
+        check_grown(self._num, len(degrees))
+        share = _shares(degrees, self.power)
         self.probabilities = share / share.sum()
         row = frozen(np.array([0, len(share)], np.int64))
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
@@ -171,6 +182,12 @@ class UniformSampler(NegativeSampler):
     def __init__(self, num: int, *, seed: int = 0, low: int = 0) -> None:
         self.seed, self.low, self.power, self._num = int(seed), int(low), 0.0, num
         self.accept, self.other = np.empty(0, np.float32), np.empty(0, np.int32)
+
+    def follow(self, degrees: np.ndarray) -> None:
+        """As ``NegativeSampler.follow``; only the number of degrees counts."""
+        check_grown(self._num, len(degrees))
+        self._num = len(degrees)
+        self.__dict__.pop("probabilities", None)
 
     @cached_property
     def probabilities(self) -> np.ndarray:

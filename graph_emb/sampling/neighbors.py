@@ -5,7 +5,7 @@ Not on the batch that asks, nor on threads, ranks or parts. Legend: T destinatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import threads_for
 from graph_emb.graph.typed import EdgeType
 from graph_emb.sampling.blocks import Batch, Block, BlockEdges, all_edges
-from graph_emb.sampling.walk_kernels import stream_key
+from graph_emb.sampling.walk_kernels import check_grown, stream_key
 from graph_emb.table.row_memory import prefetch_to_read
 
 AHEAD = 4  # rows whose edges are asked for before they are needed
@@ -74,9 +74,30 @@ class NeighborSampling:
         wrong = [fanout for fanout in fanouts if fanout < 1 and fanout != -1]
         if wrong or not fanouts:
             raise ConfigError(f"fanouts={tuple(fanouts)}: give a positive number or -1 (all) for each layer")
-        self._ntypes, self._fanouts, self._seed = list(graph.num_nodes), list(fanouts), seed
+        self._fanouts, self._seed, self._epoch = list(fanouts), seed, 0
+        self._num_nodes = dict(graph.num_nodes)
+        self._ntypes = list(self._num_nodes)
         self._edges = all_edges(graph) if edges is None else edges
-        self._epoch = 0
+
+    def follow(self, graph: Any) -> None:
+        """Sample from a graph that has grown, from the next batch on: as a sampler that is made of it.
+
+        Args:
+            graph: The whole one, with the same types.
+        Raises:
+            ConfigError: it has other types, or fewer nodes of one.
+        """
+        self._follow(graph, lambda: all_edges(graph))
+
+    def _follow(self, graph: Any, edges: Callable[[], Mapping[EdgeType, BlockEdges]]) -> None:
+        if list(graph.num_nodes) != self._ntypes:
+            raise ConfigError(f"node types {list(graph.num_nodes)} to follow, those before are {self._ntypes}")
+        for ntype, num in self._num_nodes.items():
+            check_grown(num, graph.num_nodes[ntype])
+        found = edges()
+        if list(found) != list(self._edges):
+            raise ConfigError(f"edge types {list(found)} to follow, those before are {list(self._edges)}")
+        self._num_nodes, self._edges = dict(graph.num_nodes), found
 
     def start_epoch(self, epoch: int) -> None:
         """Begin the draws of an epoch, which do not depend on those of the epochs before."""

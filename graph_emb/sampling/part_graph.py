@@ -89,6 +89,11 @@ class PartGraph:
         return cls(indptr, graph.indices[start:end], weights, graph.directed, layout, rank)
 
     @classmethod
+    def whole(cls, graph: Graph) -> PartGraph:
+        """All rows of a graph that is in this process whole, the only one that walks."""
+        return cls.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
+
+    @classmethod
     def from_arcs(
         cls,
         src: ArrayLike,

@@ -74,6 +74,11 @@ class PartitionedNeighborSampling(NeighborSampling):
         super().__init__(own, fanouts, seed, edges=own.edges)
         self._own = own
 
+    def follow(self, graph: OwnEdges) -> None:
+        """As ``NeighborSampling.follow``, with this rank's part. Every rank calls it."""
+        self._follow(graph, lambda: graph.edges)
+        self._own = graph
+
     def _into(self, ends: Mapping[str, Tensor], layer: int) -> dict[EdgeType, InEdges]:
         own, group = self._own, self._own.group
         ranks = range(group.world_size)

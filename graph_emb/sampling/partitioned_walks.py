@@ -13,7 +13,7 @@ import torch
 
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.csr import frozen
+from graph_emb.graph.csr import Graph, frozen
 from graph_emb.graph.partition_book import RankRanges, range_of
 from graph_emb.sampling.negatives import gathered_degrees, out_degrees
 from graph_emb.sampling.part_graph import PartGraph
@@ -23,6 +23,7 @@ from graph_emb.sampling.walk_kernels import (
     WALKER,
     alias_rows,
     at_least_one,
+    check_grown,
     finite_positive,
     first_order_walks,
     second_order_walks,
@@ -73,33 +74,62 @@ class PartitionedWalkSampler:
         seed: int = 0,
         starts: np.ndarray | None = None,
     ) -> None:
-        self.graph, self.group = graph, group
+        self.group = group
         self.rank, self.world_size = (0, 1) if group is None else (group.rank, group.world_size)
         self.num_walks = at_least_one("num_walks", num_walks)
         self.seed, self.bytes_sent = int(seed), 0
+        self.walk_length = at_least_one("walk_length", walk_length)
+        self.p, self.q = finite_positive("p", p), finite_positive("q", q)
+        self._given_starts = starts
+        if group is not None:
+            self._agree = JointCalls(group).agree
+        self._take(graph)
+
+    def _take(self, graph: PartGraph) -> None:
+        """Walk over a graph from now on; every rank must come here."""
         if not 0 < graph.num_nodes <= MAX_NODES:
             raise ConfigError(
                 f"walks over {graph.num_nodes} nodes: the limit is 1 to {MAX_NODES}; node ids of walks are int32"
             )
-        self.walk_length = at_least_one("walk_length", walk_length)
-        self.starts = None if starts is None else _checked_starts(starts, graph.num_nodes)
-        self.p, self.q = finite_positive("p", p), finite_positive("q", q)
-        # Empty arrays stand for "no weights": the compiled loops have one type, and no branch costs more than a test.
-        self._weights = frozen(np.empty(0, np.float32)) if graph.weights is None else graph.weights
-        self._alias = alias_rows(graph.indptr, self._weights)
         if (graph.rank, graph.layout.world_size) != (self.rank, self.world_size):
             raise ConfigError(
                 f"the part is that of rank {graph.rank} of {graph.layout.world_size}, "
                 f"this process is rank {self.rank} of {self.world_size}"
             )
-        if group is not None:
-            self._agree = JointCalls(group).agree
-            begin = "" if self.starts is None else hashlib.sha256(self.starts.tobytes()).hexdigest()
-            options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed, begin)
-            given = group.gather_objects(options, "walk sampler")
+        starts = None if self._given_starts is None else _checked_starts(self._given_starts, graph.num_nodes)
+        if self.group is not None:
+            begin = "" if starts is None else hashlib.sha256(starts.tobytes()).hexdigest()
+            numbers = (self.num_walks, self.walk_length, self.p, self.q, self.seed)
+            given = self.group.gather_objects((*numbers, graph.num_nodes, graph.directed, begin), "walk sampler")
             if len(set(given)) > 1:
                 shown = [one[:-1] for one in given]
                 raise ConfigError(f"walk options differ between ranks: {shown}, or starts do; give every rank the same")
+        # Empty arrays stand for "no weights": the compiled loops have one type, and no branch costs more than a test.
+        self._weights = frozen(np.empty(0, np.float32)) if graph.weights is None else graph.weights
+        self._alias = alias_rows(graph.indptr, self._weights)
+        self.graph, self.starts = graph, starts
+
+    def follow(self, graph: Graph | PartGraph) -> None:
+        """Walk over a graph that has grown, from the next epoch on: as a sampler that is made for it.
+
+        New nodes begin walks as well, unless ``starts`` were given; ``degrees`` are those of the new graph. Every rank
+        calls it, between two epochs.
+
+        Args:
+            graph: What ``partition.extend``, or new edges, made of the graph before: whole where this sampler's is,
+                else this rank's part.
+        Raises:
+            ConfigError: it has fewer nodes, another direction, or is another rank's; or ``starts``, which are
+                numbers of the graph before, were given to several ranks.
+        """
+        part = PartGraph.whole(graph) if isinstance(graph, Graph) else graph
+        check_grown(self.graph.num_nodes, part.num_nodes)
+        if part.directed != self.graph.directed:
+            said = ["undirected", "directed"]
+            raise ConfigError(f"the graph is {said[part.directed]}, the one before is {said[self.graph.directed]}")
+        if self.world_size > 1 and self.starts is not None:
+            raise ConfigError("starts are numbers of the partition before, which has others now; make a new sampler")
+        self._take(part)
 
     @property
     def num_nodes(self) -> int:
@@ -147,9 +177,12 @@ class PartitionedWalkSampler:
             PeerError: a rank is gone, or is in another call.
         """
         batch_size = at_least_one("batch_size", batch_size)
-        low, threads = self.graph.low, thread_count(num_threads)
+        graph, threads = self.graph, thread_count(num_threads)
+        low = graph.low
         with ThreadPoolExecutor(threads) as pool:
             for starts in self._starts(epoch, batch_size, first):
+                if self.graph is not graph:
+                    raise ConfigError("the sampler follows another graph since this epoch began; begin it anew")
                 num, mine = len(starts), (starts >= low) & (starts < low + self.graph.num_own_nodes)
                 index, starts = first + np.flatnonzero(mine), starts[mine]
                 del mine  # whoever takes the walks may keep them for long

@@ -351,6 +351,15 @@ def thread_count(num_threads: int | None) -> int:
     return at_least_one("num_threads", torch.get_num_threads() if num_threads is None else num_threads)
 
 
+def check_grown(before: int, now: int) -> None:
+    """Raise a ConfigError where a graph to follow has fewer nodes than the one before."""
+    if now < before:
+        raise ConfigError(
+            f"a graph of {now} nodes to follow: the one before has {before}; nodes are added and never taken away, so "
+            "make a new sampler"
+        )
+
+
 def at_least_one(option: str, value: int) -> int:
     """``value`` as an integer, or a ConfigError that names ``option``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:

@@ -12,7 +12,6 @@ import torch
 
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.partition_book import RankRanges
 from graph_emb.sampling.negatives import NegativeSampler, gathered_degrees, out_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
@@ -62,7 +61,7 @@ class WalkSampler(PartitionedWalkSampler):
         seed: int = 0,
         starts: np.ndarray | None = None,
     ) -> None:
-        whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
+        whole = PartGraph.whole(graph)
         super().__init__(whole, num_walks=num_walks, walk_length=walk_length, p=p, q=q, seed=seed, starts=starts)
 
     def batches(
@@ -136,28 +135,31 @@ class EdgeSampler(PartitionedWalkSampler):
         seed: int = 0,
         ends: np.ndarray | None = None,
     ) -> None:
-        self._whole = graph
-        graph = graph if ends is None else graph.arcs_at(ends)
+        self._ends = ends
         super().__init__(graph, group, num_walks=draws_per_edge, walk_length=2, seed=seed)
+
+    def _take(self, graph: PartGraph) -> None:
+        whole, graph = graph, graph if self._ends is None else graph.arcs_at(self._ends)
+        super()._take(graph)
+        self._whole = whole
         own = np.arange(graph.low, graph.low + graph.num_own_nodes, dtype=np.int32)
         loops = int((np.repeat(own, graph.degrees()) == graph.indices).sum())
         both = len(graph.indices) if graph.directed else len(graph.indices) + loops
         sums = np.zeros(graph.num_nodes + 1)
         sums[own], sums[-1] = out_degrees(graph), both
-        if group is not None:
-            sums = group.sum(torch.from_numpy(sums), "degrees of edges").numpy()
+        if self.group is not None:
+            sums = self.group.sum(torch.from_numpy(sums), "degrees of edges").numpy()
         if not sums[-1]:
             raise ConfigError("the graph has no edges to draw; give one that has")
         self.num_edges = int(sums[-1]) if graph.directed else int(sums[-1]) // 2
-        self._sources = NegativeSampler(sums[:-1], 1.0, seed=int(stream_key(seed, 4)))
+        self._sources = NegativeSampler(sums[:-1], 1.0, seed=int(stream_key(self.seed, 4)))
 
     @classmethod
     def of_graph(
         cls, graph: Graph, *, draws_per_edge: int = 100, seed: int = 0, ends: np.ndarray | None = None
     ) -> EdgeSampler:
         """The edges of a graph that is in this process whole."""
-        whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
-        return cls(whole, draws_per_edge=draws_per_edge, seed=seed, ends=ends)
+        return cls(PartGraph.whole(graph), draws_per_edge=draws_per_edge, seed=seed, ends=ends)
 
     def degrees(self, *, weighted: bool = True) -> np.ndarray:
         return gathered_degrees(self._whole, self.group, weighted=weighted)
