@@ -401,12 +401,11 @@ class RunConfig(Settings):
         if self.train.memory is None:
             return self
         said, model = f"train.memory = {self.train.memory!r}", self.model
-        if isinstance(model, (PlainWalkConfig, LineConfig)):
+        if isinstance(model, SkipGramTraining):
             self._check_walks_from_files(said, model)
         elif model.family != "kge":
             raise ValueError(
-                f"{said} is for models of triples, deepwalk, node2vec and line; {model.name} needs its rows in memory; "
-                "leave it out"
+                f"{said} is for models of triples, walks and edges; {model.name} needs its rows in memory; leave it out"
             )
         return self
 
@@ -420,14 +419,14 @@ class RunConfig(Settings):
                 raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or it out")
         return self
 
-    def _check_walks_from_files(self, said: str, model: PlainWalkConfig | LineConfig) -> None:
+    def _check_walks_from_files(self, said: str, model: SkipGramTraining) -> None:
         """Raise a ValueError for what needs all rows in memory, or several processes."""
         if self.parallel.mode != "local":
             raise ValueError(f"{said}: one process trains walks from files; leave parallel.mode or train.memory out")
         for path, given in (
             ("model.table", model.composed),
-            ("model.multilevel", model.multilevel is not False),
-            ("model.from_run", model.from_run is not None),
+            ("model.multilevel", getattr(model, "multilevel", False) is not False),
+            ("model.from_run", getattr(model, "from_run", None) is not None),
             ("model.warm_start", isinstance(model, PlainWalkConfig) and model.warm_start is not None),
             ("output.context=concat", self.output.context == "concat"),
         ):

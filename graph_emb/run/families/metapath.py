@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.models.skipgram.bucket_steps import tables_share
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import (
     Finding,
@@ -25,16 +27,18 @@ from graph_emb.run.evaluation import (
     with_features,
 )
 from graph_emb.run.families.plain import saved_width
-from graph_emb.run.families.walk_tables import fit_skipgram, training_metrics
+from graph_emb.run.families.walk_tables import bucket_plan, fit_skipgram, training_metrics, with_room
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.levels import levels_of_table, with_levels
-from graph_emb.run.machine import check_memory
 from graph_emb.sampling.metapath_walks import WEIGHT, Metapath, MetapathGraph, MetapathSampler, node_kinds, step_arcs
 
 
 class MetapathFamily(Family):
     """See ``graph_emb.run.family.Family``."""
+
+    _plan = ""
+    """What tables in files will take, in a line."""
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
@@ -53,7 +57,9 @@ class MetapathFamily(Family):
             refuse_set(section, ("ratios", "shuffles"), what)
         self._take(with_levels(self.config, None))
         count, model = dataset.graph.total_nodes, self.model
-        check_memory(count, model.tables, model, kept=model.share_kept(model.dim, count))
+        kept = model.share_kept(model.dim, count)
+        sized, self._plan = with_room(self.config, [model], count, tables=model.tables, kept=kept)
+        self._take(sized)
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -83,6 +89,12 @@ class MetapathFamily(Family):
             share = self._share(ranks, dataset)
             states, group = share.graph, ranks.group
         policy = None if share is None else share.policy
+        if dataset is not None:
+            placement = config.train.placement(model.buckets, model.tables, tables_share(model))
+            walks_of = model.walk_length, model.num_walks * len(states.starts)
+            plan = bucket_plan(model, placement, dataset.graph.total_nodes, *walks_of)
+            if job.progress and (told := [line for line in (self._plan, plan) if line]):
+                print(*told, sep="\n", file=sys.stderr)
         levels = levels_of_table(config, None if dataset is None else dataset.graph, None, ranks)
         sampler = MetapathSampler(states, group, **walks)
         tables, result = fit_skipgram(config, sampler, job, policy, levels=levels)

@@ -46,17 +46,15 @@ from graph_emb.run.evaluation import (
 from graph_emb.run.families.walk_tables import (
     bucket_plan,
     cache_metrics,
-    check_room,
     computed_rows,
     first_rows,
     fit_skipgram,
     training_metrics,
-    with_buckets,
+    with_room,
 )
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.levels import levels_of_table, with_levels
-from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
@@ -88,15 +86,8 @@ class PlainFamily(Family):
         self._take(with_levels(self.config, self._parts))
         count, model = dataset.graph.num_nodes, self.model
         kept = model.share_kept(self.model.dim, count) if isinstance(model, SharedRows) else 1.0
-        if config.train.memory is None:
-            check_memory(count, self._num_tables(), model, kept=kept)
-        else:
-            tables, copies = self._num_tables(), 2 if config.output.context == "add" or model.keep_context else 1
-            self._plan = file_plan(count, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
-        if getattr(self.model, "buckets", 0) is None:
-            self._take(with_buckets(self.config, self._recipes(dataset), count))
-        if (recipes := self._recipes(dataset)) and config.train.memory is not None:
-            check_room(self.config, recipes, count)
+        sized, self._plan = with_room(self.config, self._recipes(dataset), count, tables=self._num_tables(), kept=kept)
+        self._take(sized)
         return dataset
 
     def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:

@@ -30,6 +30,7 @@ from graph_emb.models.skipgram.training import (
 )
 from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
+from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.placement import HOST
 from graph_emb.table.tier.pages import least_pages
@@ -81,6 +82,33 @@ def fit_skipgram(
         checkpoints=job.checkpoints,
     )
     return tables, result
+
+
+def with_room(
+    config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: int, *, tables: float, kept: float = 1.0
+) -> tuple[RunConfig, str]:
+    """A configuration with ``train.buckets`` as a number, and what tables in files will take, in a line.
+
+    Args:
+        recipes: As of ``with_buckets``; none of models that are no skip-gram.
+        num_nodes: N.
+        tables: How many, in units of one of the model's width.
+        kept: The share of rows that are kept of a composed table.
+    Raises:
+        ConfigError: memory or disk has no room for the tables.
+    """
+    model: Any = config.model
+    plan = ""
+    if config.train.memory is None:
+        check_memory(num_nodes, tables, model, kept=kept)
+    else:
+        copies = 2 if config.output.context == "add" or getattr(model, "keep_context", False) else 1
+        plan = file_plan(num_nodes, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
+    if getattr(model, "buckets", 0) is None:
+        config = with_buckets(config, recipes, num_nodes)
+    if recipes and config.train.memory is not None:
+        check_room(config, recipes, num_nodes)
+    return config, plan
 
 
 def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int | None:

@@ -14,7 +14,9 @@ import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.core.hidden import size_text
 from graph_emb.formats.embedding_files import load_embeddings
+from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.config import LineConfig, SkipGramConfig
 from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
@@ -141,6 +143,26 @@ def test_one_setting_puts_the_rows_of_a_run_into_files(edges: Path, tmp_path: Pa
     assert all(np.array_equal(*both) for both in zip(*found.values(), strict=True))
     rows, _, other = found["files"]
     assert np.array_equal(rows, plain.weights + other if context == "add" else plain.weights)  # type: ignore[union-attr]
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"typed_negatives": True}, {"buckets": 9, "episode_walks": 50}], ids=str)
+def test_metapath2vec_has_the_bits_of_rows_in_memory(options: dict[str, Any], tmp_path: Path, capfd: Any) -> None:
+    rng = np.random.default_rng(0)
+    by = ("paper", "by", "author")
+    typed = HeteroGraph({"author": 30, "paper": 70}, {by: (rng.integers(0, 70, 200), rng.integers(0, 30, 200))})
+    given = {**OPTIONS, "metapath": "author-paper-author", "window": 3, **options}
+    memory, found = {"memory": "160KiB", "scratch": str(tmp_path / "rows")}, []
+    for train in ({}, memory):
+        run = ge.pipeline(
+            "metapath2vec", Dataset("works", typed), train={"threads": 1, **train}, progress=True, **given
+        )
+        found.append(run.tables)
+        assert sorted(run.metrics["train"].get("cache", {})) == (["context", "token"] if train else [])
+    assert run.metrics["train"]["cache"]["token"]["evictions"] > 0
+    for ntype, rows in found[0].items():
+        assert np.array_equal(rows.weights, found[1][ntype].weights)
+    assert "plan: 100 nodes with their state" in capfd.readouterr().err
     assert list((tmp_path / "rows").iterdir()) == []
 
 
