@@ -2,11 +2,13 @@
 
     python benchmarks/scaling.py --json scaling.json
     python benchmarks/scaling.py --costs scaling.json --link-gbit 25 --latency-us 30 --remote 0.2
+    python benchmarks/scaling.py --graphs
 
 Measured: nanoseconds of an id that stays local (route, gather, merge, update), from one rank; what a step of two ranks
 costs beyond that when all its ids are local, and when all are remote; start-up and bytes per second of bare exchanges
 of 2 and of 4 ranks. Predicted from these: steps on ids without locality of 2 and of 4 ranks, beside what such steps
-take. Then the same formula with a data centre's link.
+take. Then the same formula with a data centre's link. ``--graphs`` measures nothing: it predicts trainings on graphs of
+two sizes from constants of docs/results.md.
 """
 
 from __future__ import annotations
@@ -180,6 +182,69 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Costs], dict[int, float
     return costs, steps
 
 
+TOKEN_US, BYTE_NS = 1e6 / 785_000, 2.1
+"""DeepWalk on ogbn-arxiv, a trainer of one thread (AMD EPYC): 785,000 tokens/s; between two hosts 6.7 s of exchange,
+1.8 of them wire, for 10.1 M tokens of 227 bytes from each host."""
+TRIPLE_US, SERVED_NS = 1e6 / 209_000, 44.0
+"""ComplEx in memory, rows of 128, Adagrad, four triples an entity as Freebase, two cores (Intel Xeon): 209,000
+triples/s. ``served_ns`` of ``Costs``, of the same width and rule."""
+WALKED = ("ogbn-papers100M", 111_000_000, 1_600_000_000)
+"""Nodes and edges."""
+TRIPLES = ("Freebase", 86_000_000, 338_000_000)
+"""Entities and triples."""
+BATCH, IDS_TRIPLE, DIM = 8192, 3, 128
+"""Triples of a machine and step; ids of each: head, tail and a share of the negatives; width of rows."""
+MACHINES = [2**k for k in range(2, 11)]
+
+
+def predicted_graphs(
+    link_gbit: float, latency_us: float, remote: float | None, memory_gib: float
+) -> dict[str, list[list[Any]]]:
+    """Machines, seconds of work, exchange, wire, start and all, GiB a machine, and what bounds them, by title.
+
+    A machine walks by one thread and trains triples by two. Memory: rows and state of a machine's share, its edges or
+    triples, and copies.
+    Where that is more than ``memory_gib`` memory bounds the training, whatever else takes long.
+    """
+    from graph_emb.models.skipgram.config import PlainWalkConfig
+    from graph_emb.run.cost import Costs as WalkCosts
+    from graph_emb.run.cost import Link, bytes_of_counts, forecast
+
+    config = PlainWalkConfig(num_walks=1)
+    name, nodes, edges = WALKED
+    kg, entities, triples = TRIPLES
+    step = Costs(0.0, SERVED_NS, latency_us, 0.0, link_gbit * 1e9 / 8 / 1e6)
+    walks, steps = [], []
+    for machines in MACHINES:
+        share = 1 - 1 / machines if remote is None else remote
+        sent, interval, copied = bytes_of_counts(nodes, 2 * edges, config, machines, share)
+        cost = forecast(WalkCosts(TOKEN_US, BYTE_NS), Link(link_gbit, latency_us), machines,
+                        nodes * config.walk_length, sent, interval)  # fmt: skip
+        row = 4 * config.dim
+        gib = (nodes * config.tables * row / machines + 2 * edges * 8 / machines + 4 * copied * row) / 2**30
+        parts = {"work": cost.work, "exchange": cost.exchange, "wire": cost.wire, "start": cost.start}
+        walks.append(_line(machines, parts, gib, memory_gib))
+        found, count = step_us(step, machines, BATCH * IDS_TRIPLE, DIM, share), triples / (machines * BATCH) / 1e6
+        parts = {
+            "work": triples / machines * TRIPLE_US / 1e6,
+            "exchange": found["local"] * count,
+            "wire": found["wire"] * count,
+            "start": found["start"] * count,
+        }
+        gib = (2 * entities * 4 * DIM + triples * 24) / machines / 2**30 + 4 * BATCH * IDS_TRIPLE * 4 * DIM / 2**30
+        steps.append(_line(machines, parts, gib, memory_gib))
+    walked = f"{config.num_walks} walk of {config.walk_length} a node, rows of {config.dim}"
+    return {
+        f"DeepWalk, {name}: {nodes:,} nodes, {edges:,} edges, {walked}": walks,
+        f"ComplEx, {kg}: {entities:,} entities, {triples:,} triples, an epoch, rows of {DIM}, {BATCH:,} a step": steps,
+    }
+
+
+def _line(machines: int, parts: dict[str, float], gib: float, memory_gib: float) -> list[Any]:
+    bound = "memory" if gib > memory_gib else max(parts, key=lambda part: parts[part])
+    return [machines, *parts.values(), sum(parts.values()), gib, bound]
+
+
 def main() -> None:
     """Measure or read the costs, check the prediction, print the table of machines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -192,7 +257,15 @@ def main() -> None:
     parser.add_argument("--remote", type=float, help="share of remote ids, such as the edge cut; default 1 - 1/P")
     parser.add_argument("--costs", type=Path, help="a --json of an earlier run: measure nothing")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--graphs", action="store_true", help="predict trainings on 4 to 1,024 machines, no more")
+    parser.add_argument("--memory-gib", type=float, default=64.0, help="of a machine, for --graphs")
     args = parser.parse_args()
+    if args.graphs:
+        headers = ["machines", "work s", "exchange s", "wire s", "start s", "predicted s", "GiB a machine", "bound by"]
+        for title, lines in predicted_graphs(args.link_gbit, args.latency_us, args.remote, args.memory_gib).items():
+            print(f"{title} (predicted)\n")
+            print(tabulate(lines, headers=headers, floatfmt=",.1f", tablefmt="github"), end="\n\n")
+        return
     if args.costs:
         saved = json.loads(args.costs.read_text())
         costs = {int(ranks): Costs(**found) for ranks, found in saved["costs"].items()}

@@ -199,6 +199,35 @@ def bytes_of_token(
     return rows / tokens * bytes_of_row(config.dim, width), tokens / len(sizes) / hosts
 
 
+def bytes_of_counts(
+    num_nodes: int, num_arcs: int, config: WalkConfig, hosts: int, remote: float, width: int = 4
+) -> tuple[float, float, float]:
+    """As ``bytes_of_token``, of a graph of which only the size is known; and the copied rows of the longest interval.
+
+    Nodes and negatives are taken as drawn uniformly: of m draws of R rows R (1 - exp(-m / R)) are distinct. Draws by
+    degree repeat more, so that this is more than ``bytes_of_token`` counts.
+
+    Args:
+        num_arcs: An undirected edge counts twice.
+        remote: Share of the nodes of a machine's walks that other machines hold.
+    """
+    total = config.epochs * config.num_walks * num_nodes
+    rate = config.first_lr
+    if config.rate_follows_walks:
+        rate = config.rate_share * rate_of_walks(total * config.walk_length, num_arcs)
+    interval = config.exchange_walks or usual_walks(num_nodes, hosts, config.walk_length, total, rate)
+    grows = config.adaptive(lockstep=True) and not config.exchange_walks
+    sizes = _intervals(total, config.epochs, interval * hosts, hosts, config.walk_length, GROWTH if grows else 0.0)
+    own, elsewhere = sizes / hosts, num_nodes * (1 - 1 / hosts)
+    nodes = own * config.walk_length * remote
+    drawn = own * num_blocks(config.walk_length, config) * config.shared_negatives * (1 - 1 / hosts)
+    rows = elsewhere * -np.expm1(-(nodes + drawn) / elsewhere)
+    if config.tables == 2:
+        rows = rows + elsewhere * -np.expm1(-nodes / elsewhere)
+    tokens = float(own.sum()) * config.walk_length
+    return rows.sum() / tokens * bytes_of_row(config.dim, width), tokens / len(sizes), float(rows.max())
+
+
 def _intervals(total: int, epochs: int, size: int, hosts: int, walk_length: int, growth: float) -> np.ndarray:
     """The walks of each interval of a training of ``total`` walks, over all machines."""
     found: list[int] = []

@@ -14,7 +14,7 @@ from graph_emb.config import RunConfig, config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import PlainWalkConfig
-from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_row, bytes_of_token, forecast
+from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_counts, bytes_of_row, bytes_of_token, forecast
 from graph_emb.run.estimate import estimate_on
 
 COSTS, LINK = Costs(token_us=2.0, byte_ns=3.0), Link(8.0, latency_us=100.0)
@@ -167,3 +167,19 @@ def test_two_machines_are_estimated_from_two_probes() -> None:
     assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)
     assert min(found.work, found.exchange, found.wire, found.bytes_token) > 0
     assert "bytes a token" in str(found)
+
+
+@pytest.mark.parametrize("walks", [20, 200])
+def test_bytes_of_a_size_are_those_of_a_graph_without_hubs(walks: int) -> None:
+    """Nodes of equal degree in parts without locality: what is counted by walking, and not less."""
+    rng = np.random.default_rng(0)
+    rings = [rng.permutation(2000) for _ in range(8)]
+    sources, targets = np.concatenate(rings), np.concatenate([np.roll(ring, 1) for ring in rings])
+    graph = Graph.from_edges(sources, targets, num_nodes=2000, directed=False)
+    config = PlainWalkConfig(dim=4, walk_length=10, num_walks=1, shared_negatives=2, block=10)
+    config = config.model_copy(update={"exchange_walks": walks})
+    counted, interval = bytes_of_token(graph, np.arange(2000) % 4, config, 4)
+    found, same, rows = bytes_of_counts(2000, graph.num_arcs, config, 4, remote=0.75)
+    assert same == pytest.approx(interval, rel=0.02)
+    assert 0.97 * counted < found < 1.2 * counted
+    assert rows <= 2 * 1500
