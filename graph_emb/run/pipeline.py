@@ -35,6 +35,7 @@ from graph_emb.run.report.facts import RunFacts, classes_of, labels_of
 from graph_emb.run.report.page import REPORT, write_report
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.run.scores import scores_of
+from graph_emb.run.shared_folder import check_shared
 from graph_emb.run.trackers import Ending, Trackers, check_trackers, is_evaluation, numbers_of
 from graph_emb.transport import runtime
 from graph_emb.transport.job import job_section
@@ -206,6 +207,8 @@ def run(
     ranks, config = parallel.start(config, before)
     try:
         checkpoints = _checkpoints(config, out, overwrite, resume)
+        if ranks is not None and out is not None and (resume or config.checkpoint.every is not None):
+            check_shared(ranks.group, _checkpoint_folder(out))
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
