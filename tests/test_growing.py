@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,23 @@ def table(name: str, dim: int, dtype: torch.dtype, **policies: Any) -> ge.DistEm
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
+def test_random_programs_equal_a_dict(kind: str, policy: str, tmp_path: Path) -> None:
     seed = list(OPTIMIZERS).index(kind) * 100 + list(POLICIES).index(policy)
     rng = np.random.default_rng(seed)
     dtype = torch.float32 if seed % 2 else torch.float64
     owners = [None, ge.HashPolicy(3), KNOWN][seed % 3]
-    emb = table("growing", 3, dtype, part_policy=owners, **POLICIES[policy])
-    name, numbers = OPTIMIZERS[kind]
-    opt = getattr(ge, name)([emb], **numbers)
+
+    def fresh() -> tuple[ge.DistEmbedding, ge.SparseOptimizer]:
+        emb = table("growing", 3, dtype, part_policy=owners, **POLICIES[policy])
+        return emb, getattr(ge, OPTIMIZERS[kind][0])([emb], **OPTIMIZERS[kind][1])
+
+    emb, opt = fresh()
+    saved: Path | None = None
     oracle = Oracle(Growth(len(IDS), **POLICIES[policy]), 3, OPTIMIZERS[kind], dtype)
-    for _ in range(14):
+    for turn in range(14):
         ids = [IDS[k] for k in rng.zipf(1.6, rng.integers(0, 9)) % len(IDS)]
         grads = torch.from_numpy(rng.normal(size=(len(ids), 3))).to(dtype)
-        match rng.integers(0, 8):
+        match 3 if turn == 7 else rng.integers(0, 9):
             case 0:
                 emb.grow(ids)
                 oracle.grow(ids)
@@ -65,18 +70,30 @@ def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
                 assert torch.equal(rows, oracle.read(ids))
                 opt.apply_gradients([(grads, slots)])
                 assert emb.shard.evicted.tolist() == oracle.push(ids, grads)
+                del rows, slots
+            case 3:  # a new table of the name goes on with what the old one left on disk, whole or as a delta
+                base = saved if turn % 2 else None
+                saved = ge.save_checkpoint(tmp_path / str(turn), tables=[emb], optimizers=[opt], base=base)
+                del emb, opt
+                emb, opt = fresh()
+                assert emb.num_rows == 0
+                ge.load_checkpoint(saved, tables=[emb], optimizers=[opt])
             case _:
                 emb(torch.tensor(ids, dtype=torch.int64)).backward(grads)
                 opt.step()
                 assert emb.shard.evicted.tolist() == oracle.push(ids, grads)
         assert emb.ids().tolist() == sorted(oracle.uses)
         assert torch.equal(emb.weight[IDS], oracle.read(IDS))
-        for piece, rows in emb.optm_state.items():
-            expected = oracle.rows.optm_state[piece]
-            if isinstance(rows, torch.Tensor):
-                assert torch.equal(rows, expected)  # the table's clock
-            elif piece != "last":
-                assert torch.equal(rows[IDS], expected[list(range(len(IDS)))])
+        check_state(emb, oracle)
+
+
+def check_state(emb: ge.DistEmbedding, oracle: Oracle) -> None:
+    for piece, rows in emb.optm_state.items():
+        expected = oracle.rows.optm_state[piece]
+        if isinstance(rows, torch.Tensor):
+            assert torch.equal(rows, expected)  # the table's clock
+        elif piece != "last":
+            assert torch.equal(rows[IDS], expected[list(range(len(IDS)))])
 
 
 def test_reading_makes_no_row() -> None:

@@ -16,8 +16,8 @@ EDGES = [-(2**63), -1, 0, 1, 2**63 - 1]
 
 def one_hash(num: int, sub: int = 0) -> np.ndarray:
     """Keys that one sub-map gets, at one place of it: their hashes differ in bits that neither looks at."""
-    inverse = pow(int(GOLDEN), -1, 1 << 64)
-    return np.array([((sub << 64 - SUB_BITS | k) * inverse) % (1 << 64) for k in range(num)], np.uint64).view(np.int64)
+    inverse = np.uint64(pow(int(GOLDEN), -1, 1 << 64))
+    return ((np.uint64(sub << 64 - SUB_BITS) | np.arange(num, dtype=np.uint64)) * inverse).view(np.int64)
 
 
 @pytest.mark.parametrize("kind", ["random", "small", "one hash"])
@@ -48,6 +48,32 @@ def test_random_programs_equal_a_dict(kind: str, seed: int) -> None:
     all_ids, numbers = found.items()
     assert dict(zip(all_ids.tolist(), numbers.tolist(), strict=True)) == expected
     assert len(all_ids) == len(set(all_ids.tolist()))
+
+
+@pytest.mark.parametrize("kind", ["random", "one hash"])
+def test_ten_thousand_short_programs_equal_a_dict(kind: str) -> None:
+    """Of few ids, so that sub-maps of one or two lines become full and empty again; a map serves a hundred of them."""
+    rng, num = np.random.default_rng(5), 24
+    for program in range(10_000):
+        if program % 100 == 0:
+            found = IdMap(num, "map")
+        ids = one_hash(num, program % SUB_MAPS) if kind == "one hash" else rng.integers(-(2**63), 2**63 - 1, num)
+        ids[:5] = EDGES if kind == "random" else ids[:5]
+        first, gone, last = rng.random((3, num)) < rng.random((3, 1))
+        found.add(ids[first], np.arange(num)[first])
+        expected = {int(ids[k]): k for k in np.flatnonzero(first)}
+        found.remove(ids[first & gone])
+        for k in np.flatnonzero(first & gone):
+            del expected[int(ids[k])]
+        there = first & ~gone
+        found.set(ids[last & there], np.arange(100, 100 + num)[last & there])
+        found.add(ids[last & ~there], np.arange(100, 100 + num)[last & ~there])
+        expected |= {int(ids[k]): 100 + int(k) for k in np.flatnonzero(last)}
+        assert found.find(ids).tolist() == [expected.get(i, -1) for i in ids.tolist()], program
+        if program % 10 == 0:
+            assert dict(zip(*(piece.tolist() for piece in found.items()), strict=True)) == expected, program
+        found.remove(ids[there | last])
+        assert len(found) == 0
 
 
 def test_a_number_is_not_taken_for_the_key_that_it_equals() -> None:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 import graph_emb as ge
 import partition
+from graph_emb.core import threads as core_threads
+from graph_emb.table import id_map
 from partition.partitioned import PartitionedGraph
 from tests.growing_oracle import INIT, placed
 from tests.ranks import Ranks
@@ -46,11 +48,23 @@ def grads_of(step: int, rank: int) -> Tensor:
 
 
 def train(
-    shares: list[list[int]], policy: str, name: str, numbers: dict[str, Any], owners: Any, shift: int = 40
+    shares: list[list[int]],
+    policy: str,
+    name: str,
+    numbers: dict[str, Any],
+    owners: Any,
+    shift: int = 40,
+    threads: int | None = None,
+    order: int | None = None,
 ) -> dict[str, Any]:
-    """Train with the batches of shares[rank] in each step; everything that a user can see of the table."""
+    """Train with the batches of shares[rank] in each step; everything that a user can see of the table.
+
+    ``threads`` are those that even a small batch takes; ``order`` seeds a permutation of each batch, whose gradients are
+    rounded such that their sums are exact in any order.
+    """
     ids_of = functools.partial(globals()["ids_of"], shift=shift)
-    torch.set_num_threads(len(shares) % 2 + 1)
+    torch.set_num_threads(threads or len(shares) % 2 + 1)
+    permutations = np.random.default_rng(order)
     folder = tempfile.TemporaryDirectory()
     ge.init(mode="collective" if len(shares) > 1 else "local")
     try:
@@ -63,6 +77,9 @@ def train(
         for step in range(STEPS):
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
             grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
+            if order is not None:
+                places = torch.from_numpy(permutations.permutation(len(ids)))
+                ids, grads = ids[places], (grads[places] * 1024).round() / 1024
             named = torch.tensor([int(i) for rank in mine for i in ids_of(step, rank)[:2]], dtype=torch.int64)
             if step == 4:
                 emb.grow(named)
@@ -110,6 +127,25 @@ def test_any_number_of_ranks_gives_the_bits_of_one(
         assert same({**expected, "seen": stays["seen"]}, stays)
     for shares, parts in (([[0, 1], [2, 3]], 1), ([[0], [1], [2, 3]], 3), ([[0], [1], [2], [3]], 2)):
         for found in ranks.run(train, len(shares), shares, policy, name, numbers, ge.HashPolicy(parts)):
+            assert same(found, expected)
+
+
+def train_on_threads(threads: int, *args: Any) -> dict[str, Any]:
+    """``train`` where a batch of any size is worth several threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (core_threads, id_map):
+            patch.setattr(module, "SERIAL_ROWS", 1)
+        return train(*args[:-1], threads=threads, order=args[-1])
+
+
+@pytest.mark.parametrize("policy", ["admission, unused", "least used", "smallest norms"])
+def test_any_number_of_threads_and_any_order_of_a_batch_give_the_same_bits(ranks: Ranks, policy: str) -> None:
+    given = policy, "SparseAdam", {"lr": 0.1}, ge.HashPolicy()
+    one, two = [[0, 1, 2, 3]], [[0, 1], [2, 3]]
+    expected = train_on_threads(1, one, *given, 0)
+    for threads, order in ((1, 1), (2, 2), (4, 3)):
+        assert same(train_on_threads(threads, one, *given, order), expected)
+        for found in ranks.run(train_on_threads, 2, threads, two, *given, order):
             assert same(found, expected)
 
 
