@@ -59,8 +59,8 @@ def train(
 ) -> dict[str, Any]:
     """Train with the batches of shares[rank] in each step; everything that a user can see of the table.
 
-    ``threads`` are those that even a small batch takes; ``order`` seeds a permutation of each batch, whose gradients are
-    rounded such that their sums are exact in any order.
+    ``threads`` are those that even a small batch takes; ``order`` seeds a permutation of each batch, whose gradients
+    are rounded such that their sums are exact in any order.
     """
     ids_of = functools.partial(globals()["ids_of"], shift=shift)
     torch.set_num_threads(threads or len(shares) % 2 + 1)
