@@ -176,7 +176,7 @@ def test_bytes_of_a_size_are_those_of_a_graph_without_hubs(walks: int) -> None:
     rings = [rng.permutation(2000) for _ in range(8)]
     sources, targets = np.concatenate(rings), np.concatenate([np.roll(ring, 1) for ring in rings])
     graph = Graph.from_edges(sources, targets, num_nodes=2000, directed=False)
-    config = PlainWalkConfig(dim=4, walk_length=10, num_walks=1, shared_negatives=2, block=10)
+    config = PlainWalkConfig(dim=4, walk_length=10, num_walks=1, shared_negatives=20, block=10)
     config = config.model_copy(update={"exchange_walks": walks})
     counted, interval = bytes_of_token(graph, np.arange(2000) % 4, config, 4)
     found, same, rows = bytes_of_counts(2000, graph.num_arcs, config, 4, remote=0.75)
