@@ -18,7 +18,7 @@ from torch import Tensor
 import graph_emb as ge
 import partition
 from graph_emb.core import threads as core_threads
-from graph_emb.table import id_map
+from graph_emb.table import id_map, places
 from partition.partitioned import PartitionedGraph
 from tests.growing_oracle import INIT, placed
 from tests.ranks import Ranks
@@ -78,8 +78,8 @@ def train(
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
             grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
             if order is not None:
-                places = torch.from_numpy(permutations.permutation(len(ids)))
-                ids, grads = ids[places], (grads[places] * 1024).round() / 1024
+                shuffled = torch.from_numpy(permutations.permutation(len(ids)))
+                ids, grads = ids[shuffled], (grads[shuffled] * 1024).round() / 1024
             named = torch.tensor([int(i) for rank in mine for i in ids_of(step, rank)[:2]], dtype=torch.int64)
             if step == 4:
                 emb.grow(named)
@@ -133,7 +133,7 @@ def test_any_number_of_ranks_gives_the_bits_of_one(
 def train_on_threads(threads: int, *args: Any) -> dict[str, Any]:
     """``train`` where a batch of any size is worth several threads."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (core_threads, id_map):
+        for module in (core_threads, id_map, places):
             patch.setattr(module, "SERIAL_ROWS", 1)
         return train(*args[:-1], threads=threads, order=args[-1])
 
