@@ -29,10 +29,10 @@ def check_shared(group: ProcessGroup, folder: Path) -> None:
         try:
             token.touch(exist_ok=False)
         except OSError as error:
-            said = f"{socket.gethostname()} (rank 0) cannot write {place}: {error.strerror}"
+            token, said = None, f"{socket.gethostname()} (rank 0) cannot write {place}: {error.strerror}"
     try:
         path, *_ = group.gather_objects(str(token) if token is not None else "", what)
-        if group.rank > 0:
+        if group.rank > 0 and path:
             if not os.access(Path(path).parent, os.W_OK):
                 said = f"{socket.gethostname()} (rank {group.rank}) cannot write {Path(path).parent}"
             elif not os.path.exists(path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -47,3 +49,21 @@ def test_a_host_with_another_disk_is_named(ranks: Ranks, tmp_path: Path, mounted
         assert f"{socket.gethostname()} (rank 1) {words}" in said
         assert "rank 0" not in said
     assert not list(first.iterdir())
+
+
+def seen_without_room(root: str) -> str:
+    """As ``seen``, where the first rank's disk takes no file."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["RANK"] == "0":
+            patch.setattr(Path, "touch", full)
+        return seen(root, "")
+
+
+def full(path: Path, *_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_a_first_host_that_cannot_write_is_the_one_that_is_named(ranks: Ranks, tmp_path: Path) -> None:
+    for said in ranks.run(seen_without_room, 2, str(tmp_path)):
+        assert f"{socket.gethostname()} (rank 0) cannot write {tmp_path}: No space left on device" in said
+        assert "rank 1" not in said
