@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import graph_emb as ge
 import partition
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
@@ -42,14 +41,6 @@ def failing(work: Callable[[], Any], here: Path, calls: list[str], step: int = 1
                 error = caught
                 assert str(error)
         yield f"{name}, call {position}", error
-
-
-@pytest.fixture
-def tiny() -> Iterator[Tiny]:
-    made = Tiny(seed=1)
-    made.run(2)
-    yield made
-    ge.shutdown()
 
 
 def test_a_save_that_fails_keeps_the_checkpoints_before_it(tiny: Tiny, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import graph_emb as ge
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
 from tests.checkpoint.tiny import Tiny, same
@@ -16,14 +15,6 @@ from tests.faults.power import PowerCuts
 
 CUTS = 60
 """Of each case; as many again of what is left when the save has returned."""
-
-
-@pytest.fixture
-def tiny() -> Iterator[Tiny]:
-    made = Tiny(seed=1)
-    made.run(2)
-    yield made
-    ge.shutdown()
 
 
 def states(cuts: PowerCuts, folder: Path) -> Iterator[tuple[Path, bool]]:
