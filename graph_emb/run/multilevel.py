@@ -339,12 +339,8 @@ def triples_start(
         epochs = max(1, round(share * recipe.epochs * steps))
         scopes = {"negative_scope": "global", "triple_scope": "global"}
         decay = "linear" if recipe.lr_decay == "plateau" else recipe.lr_decay
-        small = {
-            "multilevel": False,
-            "buckets": 0,
-            "resident": None,
-            "at_once": None,
-        }  # it may have fewer parts than the graph buckets
+        # a level may have fewer rows than the graph has buckets
+        small = {"multilevel": False, "buckets": 0, "resident": None, "at_once": None}
         changed = {**small, "epochs": epochs, "valid_every": 0, "lr_decay": decay, **scopes}
         result = train_kge(
             level.graph,
