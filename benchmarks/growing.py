@@ -272,9 +272,53 @@ def measure_demoted(rows: int, dim: int, batch: int, repeats: int) -> list[dict[
     return found
 
 
+def measure_evictions(rows: int, repeats: int) -> list[dict[str, Any]]:
+    """Passes of each eviction: of one row, which is the work of choosing, and of a tenth of the rows.
+
+    Rows are of 16 numbers. What a tenth takes longer than one row is the work of removing.
+    """
+    rules = {
+        "unused for long": ge.LeastRecent(max_rows=rows, low_water=1.0, every=1 << 30),
+        "used little": ge.LeastUsed(max_rows=rows, low_water=1.0, every=1 << 30),
+        "small norms": ge.SmallNorm(max_rows=rows, low_water=1.0, every=1 << 30),
+    }
+    found = []
+    for name, rule in rules.items():
+        emb = ge.DistEmbedding(
+            ge.growing(2 * rows), 16, f"evicting {name}", ge.initializers.Uniform(seed=0), eviction=rule
+        )
+        opt = ge.SparseAdagrad([emb], lr=0.01)
+        fresh, times = 0, []
+
+        def grow(count: int, emb: ge.DistEmbedding = emb, opt: ge.SparseOptimizer = opt) -> None:
+            nonlocal fresh
+            for start in range(fresh, fresh + count, 1 << 17):
+                ids = torch.arange(start, min(fresh + count, start + (1 << 17)))
+                opt.update(ids, torch.ones(len(ids), 16), emb)
+            fresh += count
+
+        grow(rows)
+        for _ in range(repeats):
+            turn = []
+            for count in (1, rows // 10):
+                grow(count)
+                start = time.perf_counter()
+                gone = emb.evict()
+                turn.append(time.perf_counter() - start)
+                assert len(gone) == count
+            times.append(turn)
+        one, tenth = np.median(np.array(times[1:]), axis=0) * 1e9
+        found.append({
+            "rows that leave first": name, "rows": rows, "choosing, ns a live row (aim 5)": one / rows,
+            "removing, ns a row that leaves (aim 200)": (tenth - one) / (rows // 10),
+        })  # fmt: skip
+        del emb, opt, grow
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ["map", "steps", "growth", "delta", "demoted"]
+    parts = ["map", "steps", "growth", "delta", "demoted", "evictions"]
     parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--sizes", nargs="+", type=int, default=[100_000, 10_000_000], help="ids of the map")
     parser.add_argument("--rows", type=int, default=2_000_000)
@@ -312,6 +356,9 @@ def main() -> None:
     if "demoted" in args.parts:
         found["demoted"] = measure_demoted(args.rows // 2, args.dim, args.batch, args.repeats)
         print(tabulate(found["demoted"], headers="keys", floatfmt=".3g"))
+    if "evictions" in args.parts:
+        found["evictions"] = measure_evictions(args.rows, args.repeats)
+        print(tabulate(found["evictions"], headers="keys", floatfmt=".3g"))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(found, indent=1))

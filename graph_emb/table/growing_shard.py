@@ -110,9 +110,13 @@ class GrowingShard(GrowingRows):
     @property
     def live(self) -> np.ndarray:
         """The places of those in memory, ascending, (R,)."""
+        return np.flatnonzero(self._has_row())
+
+    def _has_row(self) -> np.ndarray:
+        """Whether each place has a row, (places,), bool."""
         there = np.ones(self._end, bool)
         there[self._free] = False
-        return np.flatnonzero(there)
+        return there
 
     def all_places(self) -> np.ndarray:
         """The places of all, (R,)."""
@@ -423,17 +427,19 @@ class GrowingShard(GrowingRows):
 
     # Eviction
     def norms(self) -> np.ndarray:
-        """The Euclidean norm of each live row, (R,), float64."""
-        values = self.places.read(torch.from_numpy(self.live)).double()
-        return values.square().sum(dim=1).sqrt().numpy()
+        """See ``growth.Counted``."""
+        found = torch.zeros(self._end, dtype=torch.float64)
+        for at in torch.from_numpy(self.live).split(1 << 16):
+            found[at] = self.places.read(at).double().square().sum(dim=1).sqrt()
+        return found.numpy()
 
     @property
     def last(self) -> np.ndarray:
-        return self._last[self.live]
+        return self._last[: self._end]
 
     @property
     def count(self) -> np.ndarray:
-        return self._count[self.live]
+        return self._count[: self._end]
 
     def after_step(self, total_of: TotalOf) -> None:
         """What policies do after a step: halve counts, forget candidates, evict. Every owner calls it."""
@@ -468,11 +474,10 @@ class GrowingShard(GrowingRows):
         """``evict`` in steps."""
         check_evicts(self.spec)
         assert self.growth.eviction is not None
-        live = self.live
-        free = np.ones(len(live), bool) if self.frozen is None else ~self.frozen[torch.from_numpy(live)].numpy()
-        chosen, num = yield from leaving(self.growth.eviction, self, self._ids[live], free)
-        gone = live[chosen]
-        ids = np.sort(self._ids[gone])
+        live = self._has_row()
+        free = live if self.frozen is None else live & ~self.frozen[: self._end].numpy()
+        chosen, num = yield from leaving(self.growth.eviction, self, self._ids[: self._end], live, free)
+        ids = np.sort(self._ids[gone := np.flatnonzero(chosen)])
         self.epoch += num > 0
         if len(gone):
             self._let_go(gone)
@@ -492,4 +497,4 @@ class GrowingShard(GrowingRows):
         """Give up the places, (R,), ascending, of rows."""
         self._map.remove(keys_of(self._ids[at]))
         self._look_ups.forget()
-        self._free = np.union1d(self._free, at)
+        self._free = np.sort(np.concatenate([self._free, at]), kind="stable")  # merges what is in order

@@ -1,6 +1,6 @@
 """How a table grows: which ids get a row, and which rows leave; decided by ids, counts and steps alone.
 
-Legend: R rows of an owner.
+Legend: P places of an owner, of which some have no row.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, unknown_name
 
 T = TypeVar("T")
@@ -21,6 +22,8 @@ TotalOf = Callable[[np.ndarray], np.ndarray]
 Sums = Generator[np.ndarray, np.ndarray, T]
 """Work of an owner that yields vectors of int64 and goes on with their sums over all owners."""
 SIGN = np.uint64(1 << 63)
+DIGIT = 10
+"""Bits that a pass of a selection looks at: 32 KiB of counts."""
 
 
 def summed(work: Sums[T], total_of: TotalOf) -> T:
@@ -88,7 +91,7 @@ class Eviction(ABC):
 
     @abstractmethod
     def scores(self, rows: Counted) -> np.ndarray:
-        """The score of each live row, (R,), uint64."""
+        """The score of the row at each place, (P,), unsigned; anything where there is none."""
 
     def too_low(self, rows: Counted) -> int | None:
         """The score below which rows leave whatever their number; None: ``surplus`` decides."""
@@ -100,11 +103,11 @@ class Eviction(ABC):
 
 
 class Counted(Protocol):
-    """Live rows of an owner as an eviction sees them.
+    """Rows of an owner as an eviction sees them; places without a row may have anything.
 
     Attributes:
         step: The table's.
-        last, count: Of each row the last step and the number of steps that used it, (R,) uint32.
+        last, count: Of each row the last step and the number of steps that used it, (P,) uint32.
     """
 
     step: int
@@ -114,7 +117,7 @@ class Counted(Protocol):
     @property
     def count(self) -> np.ndarray: ...
     def norms(self) -> np.ndarray:
-        """The Euclidean norm of each row, (R,), float64."""
+        """The Euclidean norm of each row, (P,), float64."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Unused(Eviction):
         _check("Unused", "steps", self.steps, 1)
 
     def scores(self, rows: Counted) -> np.ndarray:
-        return rows.last.astype(np.uint64)
+        return rows.last
 
     def too_low(self, rows: Counted) -> int | None:
         return max(0, rows.step - self.steps)
@@ -169,7 +172,7 @@ class LeastRecent(_AtMost):
     max_rows: int
 
     def scores(self, rows: Counted) -> np.ndarray:
-        return rows.last.astype(np.uint64)
+        return rows.last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +192,7 @@ class LeastUsed(_AtMost):
             _check("LeastUsed", "half_life", self.half_life, 1)
 
     def scores(self, rows: Counted) -> np.ndarray:
-        return rows.count.astype(np.uint64)
+        return rows.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,42 +252,91 @@ class Growth:
 _EXAMPLES = {"admission": "SeenAtLeast(3)", "eviction": "Unused(steps=10_000)"}
 
 
-def leaving(rule: Eviction, rows: Counted, ids: np.ndarray, free: np.ndarray) -> Sums[tuple[np.ndarray, int]]:
-    """Which live rows leave in a pass, (R,) bool, and how many of all owners'. Every owner runs it.
+def leaving(
+    rule: Eviction, rows: Counted, ids: np.ndarray, live: np.ndarray, free: np.ndarray
+) -> Sums[tuple[np.ndarray, int]]:
+    """Which places' rows leave in a pass, (P,) bool, and how many of all owners'. Every owner runs it.
 
     Args:
-        ids: Of the rows, (R,) int64.
-        free: Whether each may leave, (R,) bool.
+        ids: Of the rows at the places, (P,) int64.
+        live: Whether each place has a row, (P,) bool.
+        free: Whether it has one that may leave, (P,) bool.
     """
     scores = rule.scores(rows)
     low = rule.too_low(rows)
-    below = 0 if low is None else int((free & (scores < np.uint64(low))).sum())
-    num_rows, may, num_below = (yield np.array([len(ids), int(free.sum()), below])).tolist()
+    below = 0 if low is None else int(np.count_nonzero(free & (scores < np.uint64(low))))
+    counts = np.array([np.count_nonzero(live), np.count_nonzero(free), below])
+    num_rows, may, num_below = (yield counts).tolist()
     num = num_below if low is not None else rule.surplus(num_rows)
     num = min(num, may, max(0, num_rows - rule.floor), num if rule.per_pass is None else rule.per_pass)
     return (yield from lowest(scores, ids, free, num)), num
 
 
 def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int) -> Sums[np.ndarray]:
-    """The ``num`` lowest of all owners' (score, id) pairs among those marked, (R,) bool: two radix selections."""
+    """The ``num`` lowest of all owners' (score, id) pairs among those marked, (P,) bool: two radix selections."""
     if num <= 0:
         return np.zeros(len(ids), bool)
-    cut, rest = yield from _radix(scores[among], num)
-    chosen = among & (scores < cut)
-    ties = among & (scores == cut)
-    order = ids.view(np.uint64) ^ SIGN  # in the order of the signed ids
-    last, _ = yield from _radix(order[ties], rest)
-    return chosen | (ties & (order <= last))
+    cut, rest = yield from _radix(marked(scores, among), num)
+    chosen = scores <= cut
+    chosen &= among
+    ties = np.flatnonzero(chosen & (scores == cut))
+    order = ids[ties].view(np.uint64) ^ SIGN  # in the order of the signed ids
+    last, _ = yield from _radix(order, rest)
+    chosen[ties] = order <= last
+    return chosen
 
 
-def _radix(values: np.ndarray, num: int) -> Sums[tuple[np.uint64, int]]:
-    """The ``num``-th lowest of all owners' values, uint64, and how many of that value are among the ``num``."""
-    found = 0
-    for shift in range(56, -1, -8):
-        digits = ((values >> np.uint64(shift)) & np.uint64(255)).astype(np.int64)
-        ends = np.cumsum((yield np.bincount(digits, minlength=256)))
+def _radix(values: np.ndarray, num: int) -> Sums[tuple[Any, int]]:
+    """The ``num``-th lowest of all owners' values, unsigned, and how many of that value are among the ``num``.
+
+    Bits in which no two values differ are not looked at: steps and counts differ in few.
+    """
+    ones, zeros = np.bitwise_or.reduce(values), ~np.bitwise_and.reduce(values)
+    seen = yield np.unpackbits(np.array([ones, zeros]).view(np.uint8), bitorder="little").astype(np.int64)
+    ones, zeros = seen.reshape(2, -1) > 0
+    differing = np.flatnonzero(ones & zeros)
+    low = int(differing[-1]) + 1 if len(differing) else 0  # bits below it are open
+    found = sum(1 << bit for bit in range(low, len(ones)) if ones[bit])
+    while low:
+        low, width = max(0, low - DIGIT), min(low, DIGIT)
+        ends = np.cumsum((yield digits_of(values, low, width)))
         digit = int(np.searchsorted(ends, num))
         num -= int(ends[digit - 1]) if digit else 0
-        values = values[digits == digit]
-        found = found << 8 | digit
-    return np.uint64(found), num
+        found |= digit << low
+        if low:
+            values = with_digit(values, low, width, digit)
+    return values.dtype.type(found), num
+
+
+@njit(cache=True, nogil=True)
+def digits_of(values: np.ndarray, low: int, width: int) -> np.ndarray:
+    """How many values have each digit of ``width`` bits, whose lowest one is ``low``.
+
+    Counted by quarters: an addition must wait for the last one at the same place, and neighbours are often alike.
+    """
+    shift, mask, quarter = np.uint64(low), np.uint64((1 << width) - 1), len(values) >> 2
+    counts = np.zeros((4, 1 << width), np.int64)
+    for k in range(quarter):
+        for turn in range(4):
+            counts[turn, np.int64((values[turn * quarter + k] >> shift) & mask)] += 1
+    for value in values[4 * quarter :]:
+        counts[0, np.int64((value >> shift) & mask)] += 1
+    return counts.sum(axis=0)
+
+
+@njit(cache=True, nogil=True)
+def with_digit(values: np.ndarray, low: int, width: int, digit: int) -> np.ndarray:
+    """The values that have a digit."""
+    shift, mask, wanted = np.uint64(low), np.uint64((1 << width) - 1), np.uint64(digit)
+    return marked(values, (values >> shift) & mask == wanted)
+
+
+@njit(cache=True, nogil=True)
+def marked(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """``values[among]``, without a jump for each."""
+    found = np.empty_like(values)
+    end = 0
+    for k in range(len(values)):
+        found[end] = values[k]
+        end += among[k]
+    return found[:end]

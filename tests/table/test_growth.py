@@ -32,14 +32,24 @@ class Owners:
         return total
 
 
+SCORES = {
+    "few": lambda rng, num: rng.integers(0, 6, num).astype(np.uint64) << np.uint64(40),
+    "steps": lambda rng, num: rng.integers(70_000, 75_000, num).astype(np.uint64),
+    "norms": lambda rng, num: rng.random(num).view(np.uint64),
+    "all bits": lambda rng, num: rng.integers(0, 2**64, num, np.uint64),
+    "one": lambda rng, num: np.full(num, 2**63 + 5, np.uint64),
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("owners", [1, 2, 4])
-def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int) -> None:
+def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int, kind: str) -> None:
     rng = np.random.default_rng(owners)
     ids = rng.permutation(np.concatenate([rng.integers(-(2**63), 2**63 - 1, 90), [-(2**63), -1, 0, 2**63 - 1]]))
-    scores = rng.integers(0, 6, len(ids)).astype(np.uint64) << np.uint64(40)
+    scores = SCORES[kind](rng, len(ids))
     among = rng.random(len(ids)) < 0.8
     order = sorted((int(s), int(i)) for s, i, free in zip(scores, ids, among, strict=True) if free)
-    place = rng.integers(0, owners, len(ids))
+    place = rng.integers(0, max(1, owners - 1), len(ids))  # the last of several has none
     for num in (0, 1, 7, 40, len(order)):
         group = Owners(owners)
         with ThreadPoolExecutor(owners) as pool:
