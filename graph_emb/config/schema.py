@@ -403,17 +403,18 @@ class RunConfig(Settings):
         said, model = f"train.memory = {self.train.memory!r}", self.model
         if isinstance(model, SkipGramTraining):
             self._check_walks_from_files(said, model)
-        elif model.family != "kge":
+        elif model.family not in ("kge", "gnn"):
             raise ValueError(
-                f"{said} is for models of triples, walks and edges; {model.name} needs its rows in memory; leave it out"
+                f"{said} is for models of triples, walks and edges and for graph networks; {model.name} needs its rows "
+                "in memory; leave it out"
             )
         return self
 
     @model_validator(mode="after")
     def _triples_of_a_device_are_of_one_process(self) -> RunConfig:
-        if self.model.family == "kge" and self.train.device != "cpu":
+        if self.model.family in ("kge", "gnn") and self.train.device != "cpu":
             said = f"train.device = {short(self.train.device)}"
-            if self.parallel.mode != "local":
+            if self.parallel.mode != "local" and self.model.family == "kge":
                 raise ValueError(f"{said}: one process trains {self.model.name} on a device; leave parallel.mode out")
             if self.train.memory:
                 raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or it out")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.table.initializers import Normal, XavierUniform, Zeros
 from graph_emb.table.own_rows import of_highest_degree
+from graph_emb.table.placement import HOST, File
 from graph_emb.transport.lockstep import layout
 
 CHUNK_ROWS = 1 << 16
 """Rows of a table that are written or averaged at a time."""
+LEAST_MEMORY = 1 << 16
+"""Bytes of memory of each table in a file: a page at least."""
 
 
 class InputRows:
@@ -48,8 +52,11 @@ class InputRows:
         device: Where the network runs; in local mode the tables lie there too.
         own: This rank's part of the graph; None: it is whole.
         etypes: Of the graph, on which the width of a learnable row may depend.
+        placement: ``ge.File(folder, memory)``, whose memory all tables share: those that learn, their averages, and the
+            rows between layers of an evaluation.
     Attributes:
         tables: By node type; empty where all have features.
+        in_files: Whether tables lie in files.
         widths: D of each node type's rows.
         optimizer: Of the tables; None where there are none.
     Raises:
@@ -71,6 +78,7 @@ class InputRows:
         device: torch.device | str = "cpu",
         own: OwnEdges | None = None,
         etypes: Sequence[EdgeType] = (),
+        placement: Any = HOST,
     ) -> None:
         for kind, given in (("features", features), ("policies", policies), ("levels", levels)):
             for ntype in given or {}:
@@ -87,6 +95,9 @@ class InputRows:
         self.widths = {
             t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
         }
+        self._placement, self.in_files = placement, placement != HOST
+        if self.in_files:
+            self._check_files()
         if levels and not config.takes_levels:
             raise ConfigError(f"levels have no effect on inputs={config.inputs!r}; leave them out")
         self.tables: dict[str, Table] = {}
@@ -126,16 +137,53 @@ class InputRows:
             own_rows=self._own_rows.get(ntype),
             seed=self._seeds[ntype],
             of=f"node type {ntype!r}",
+            placement=self._share(ntype, self.widths[ntype] * (1 if suffix else 2)),
             device=self._device,
         )
 
     def _name(self, ntype: str, suffix: str = "") -> str | None:
         return None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
 
-    def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
+    def _check_files(self) -> None:
+        """Raise a ConfigError for settings that need all rows in memory, and for too little of it."""
+        if not isinstance(self._placement, File):
+            raise ConfigError(f"placement={self._placement!r}: tables of a network lie in memory or in a ge.File")
+        if self._config.fanouts is None:
+            raise ConfigError(
+                "rows in files need steps of sampled neighbourhoods: without fanouts a step asks for all rows; set "
+                "fanouts, as [10, 10] for two layers"
+            )
+        self._sizes = self._file_sizes()
+        if self._placement.memory_bytes < LEAST_MEMORY * len(self._sizes):
+            raise ConfigError(
+                f"memory of {self._placement.memory_bytes:,} bytes: {len(self._sizes)} tables in files take "
+                f"{LEAST_MEMORY:,} each at least; raise it"
+            )
+
+    def _file_sizes(self) -> list[int]:
+        """Numbers of each table in a file; of those that learn twice, for the optimizer's."""
+        learnt = [t for t in self._num_nodes if t not in self.features]
+        sizes = [(2, self._num_nodes[t] * self.widths[t]) for t in learnt]
+        sizes += [(1, size) for _, size in sizes if self._config.ema_decay]
+        sizes += [(1, num * self._config.hidden_dim) for num in self._num_nodes.values()] * 3  # two layers, and results
+        return [times * size for times, size in sizes]
+
+    def _share(self, ntype: str, width: int) -> Any:
+        """The placement of a table of a node type that is as many numbers wide: with its share of all memory."""
+        if not self.in_files:
+            return HOST
+        rest = self._placement.memory_bytes - LEAST_MEMORY * len(self._sizes)
+        share = self._num_nodes[ntype] * width / sum(self._sizes)
+        return replace(self._placement, memory=LEAST_MEMORY + int(rest * share))
+
+    def make_frozen(self, ntype: str, width: int, placement: Any = HOST) -> DistEmbedding:
         """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
-        number, policy = self._num_nodes[ntype], self._policies.get(ntype)
-        return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=torch.get_default_dtype())
+        number, policy, dtype = self._num_nodes[ntype], self._policies.get(ntype), torch.get_default_dtype()
+        return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=dtype, placement=placement)
+
+    def make_between(self, ntype: str, width: int) -> DistEmbedding:
+        """``make_frozen`` for the rows of a layer, or of the last one, of an evaluation; in a file as all others."""
+        return self.make_frozen(ntype, width, self._share(ntype, self._config.hidden_dim))
 
     def make_averages(self) -> dict[str, Table]:
         """For each table another of its kind, parts, hashes and partition, named as it is with "_average" behind.

@@ -108,7 +108,7 @@ class PartRows:
         """The rows of a layer, of two tables a type in turn."""
         key = layer % 2, ntype
         if key not in self._hidden:
-            self._hidden[key] = self._inputs.make_frozen(ntype, self._width)
+            self._hidden[key] = self._inputs.make_between(ntype, self._width)
         return self._hidden[key]
 
     def _sampled(self, ntype: str, whole: bool = False) -> Any:
@@ -180,7 +180,7 @@ class EvenRows(PartRows):
         """Rows of own nodes (R, O) where this rank has a part of the graph, else of all (N, O); through a table."""
         transport = runtime.current()
         if self._results is None:
-            self._results = self._inputs.make_frozen(self._target, pieces[0].shape[1])
+            self._results = self._inputs.make_between(self._target, pieces[0].shape[1])
         for nodes, out in zip(self._pieces[self._target], pieces, strict=True):
             self._results.weight[self._rows_of(self._target, nodes)] = out
         transport.flush()

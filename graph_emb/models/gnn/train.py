@@ -35,6 +35,7 @@ from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, Tr
 from graph_emb.models.gnn.trainer import Trainer, WeightAverage, group_of_trainers
 from graph_emb.models.links.training import LinkPredictor, LinkPredictorConfig
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
+from graph_emb.table.placement import HOST
 from graph_emb.transport.process_group import ProcessGroup
 
 
@@ -74,6 +75,7 @@ def train_rgcn(
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
+    placement: Any = HOST,
 ) -> GNNResult:
     """R-GCN for the classes of one node type, or for triples; every node type without features gets a learnable table.
 
@@ -104,6 +106,8 @@ def train_rgcn(
         checkpoints: Saves tables, network, both optimizers and all random states between epochs (its steps), and
             continues from the newest checkpoint where it is told to resume. Give ``table_prefix`` too: tables are found
             by name.
+        placement: ``ge.File(folder, memory=...)``: tables and rows between layers lie in files there and share the
+            memory; evaluation goes by pieces of nodes, which agrees within rounding. ``config.fanouts`` is needed.
     Raises:
         ConfigError: unknown node types, a setting without effect, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
@@ -154,6 +158,7 @@ def train_rgcn(
         progress=progress,
         on_evaluation=on_evaluation,
         checkpoints=checkpoints,
+        placement=placement,
     )
 
 
@@ -172,6 +177,7 @@ def train_sage(
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
+    placement: Any = HOST,
 ) -> GNNResult:
     """GraphSAGE on a graph of one node and one edge type, for node classes or for links.
 
@@ -181,8 +187,8 @@ def train_sage(
         graph: With both directions of every edge where messages shall go both ways. For links: training edges only.
         task: ``NodeTask`` or ``LinkTask``.
         config: The recipe.
-        features, policies, levels, group, seed, device, table_prefix, progress, on_evaluation, checkpoints: As for
-            R-GCN.
+        features, policies, levels, group, seed, device, table_prefix, progress, on_evaluation, checkpoints, placement:
+            As for R-GCN.
     Raises:
         ConfigError: several node or edge types; otherwise as ``train_rgcn``.
         DataError: a part of the link split is missing, empty, or names unknown nodes.
@@ -230,6 +236,7 @@ def train_sage(
         progress=progress,
         on_evaluation=on_evaluation,
         checkpoints=checkpoints,
+        placement=placement,
     )
 
 
@@ -250,6 +257,7 @@ def fit(
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
+    placement: Any = HOST,
 ) -> GNNResult:
     """Train and evaluate the network that ``build`` makes of its input rows, which gives rows of type ``target``.
 
@@ -269,6 +277,7 @@ def fit(
             device=device,
             own=graph if isinstance(graph, OwnEdges) else None,
             etypes=graph.etypes,
+            placement=placement,
         )
         if isinstance(task, NodeTask):
             num_nodes = graph.num_nodes[target]

@@ -92,7 +92,7 @@ class Trainer:
             self._sampling = PartitionedNeighborSampling(graph, fanouts, seed)
         elif config.fanouts is not None or self.blocks is not None:
             self._sampling = NeighborSampling(graph, fanouts, seed)
-        if self.blocks is not None:
+        if self.blocks is not None or (inputs.in_files and self._own is None):
             self._part_rows = EvenRows(graph, target, inputs, config, group, device)
         elif isinstance(graph, OwnEdges):
             self._part_rows = PartRows(graph, target, inputs, config, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -61,7 +62,7 @@ from graph_emb.run.families.kge import (
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels
-from graph_emb.run.machine import check_device, check_memory
+from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
@@ -74,6 +75,7 @@ class GNNFamily(Family):
     _num_edges: int | None = None
     """The trainer's part, and edges of all, where trainers read their own parts."""
     _has_valid = False
+    _plan = ""
     _network: KeptNetwork | None = None
     """The first seed's, on the first rank."""
 
@@ -100,8 +102,26 @@ class GNNFamily(Family):
         rows = sum(counts)
         averages, width = int(self.model.ema_decay > 0), self._num_learned(data) / max(1, rows)
         kept = self.model.share_kept(self.model.dim, *counts)
-        check_memory(rows, 1, self.model, averages=averages, width=width, kept=kept)
+        if self.config.train.memory is None:
+            check_memory(rows, 1, self.model, averages=averages, width=width, kept=kept)
+        else:
+            self._plan = self._file_plan(data, rows, averages, width)
         return data
+
+    def _file_plan(self, data: GNNData, rows: int, averages: int, width: float) -> str:
+        """What tables in files will take, in a line."""
+        memory = f"train.memory = {self.config.train.memory!r}"
+        if self.model.composed:
+            raise ConfigError(f"{memory}: model.inputs = {self.model.inputs!r} keeps few rows, in memory; leave it out")
+        if self.model.fanouts is None:
+            raise ConfigError(
+                f"{memory}: without model.fanouts a step asks for all rows; set it, as model.fanouts=[10,10] for two "
+                "layers, or leave train.memory out"
+            )
+        between = 3 * data.graph.total_nodes * self.model.hidden_dim  # two layers of an evaluation, and its results
+        whole = bytes_of_rows(rows, self.model, width / self.model.dim) + 4 * (averages * rows * width + between)
+        tables, copies = whole / bytes_of_rows(rows, self.model), max(1, round(width / self.model.dim))
+        return file_plan(rows, self.model, self.config.train.placement(), copies=copies, tables=tables, of="nodes")
 
     @property
     def _merge_within(self) -> bool:
@@ -220,6 +240,8 @@ class GNNFamily(Family):
             raise ConfigError(
                 f"model.num_seeds = {self.model.num_seeds}: checkpoints hold one training; start a run for each seed"
             )
+        if self._plan and job.progress:
+            print(self._plan, file=sys.stderr)
         held = self._held(dataset, job.ranks)
         self._has_valid = held.task.has_valid
         with torch_threads(self.config.train.threads):
@@ -318,6 +340,7 @@ class GNNFamily(Family):
             "on_evaluation": lambda found: job.log({"seed": seed, **found.as_dict()}),
             "checkpoints": checkpoints,
             "table_prefix": None if checkpoints is None else "",
+            "placement": self.config.train.placement(),
         }
         if checkpoints is not None and dataset is not None:
             for ntype in dataset.graph.num_nodes:

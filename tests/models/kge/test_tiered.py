@@ -70,7 +70,7 @@ def test_one_setting_puts_entities_into_a_file_and_changes_no_row(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"model": "rgcn", "train": {"memory": "1MiB"}}, "rgcn needs its rows in memory"),
+        ({"model": "netmf", "train": {"memory": "1MiB"}}, "memory"),
         ({"model": "transe", "train": {"memory": "much"}}, "memory 'much'"),
         ({"model": "transe", "train": {"policy": "lru"}}, "policy has no effect while all rows are in memory"),
     ],
