@@ -223,6 +223,11 @@ class InputRows:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found
 
+    def prefetch(self, ids: Mapping[str, Tensor]) -> None:
+        """Start to bring the learnable rows that ``gather`` will be asked for, where they lie in files."""
+        for ntype, table in self.tables.items():
+            table.prefetch(self.rows_of(ntype, ids[ntype]))
+
     def rows_of(self, ntype: str, nodes: Tensor) -> Tensor:
         """The rows of nodes in their table, (B,), which its policy may number otherwise."""
         if ntype not in self._rows:  # a trainer that has a part of the graph asks for few types, or none

@@ -100,17 +100,22 @@ class ItemTraining(Objective):
 
     def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
         drawn = ((places, self._drawn(places)) for places in self._trainer.batches(self._num))
-        step = next(drawn, None)
+        steps = self._trainer.announced(drawn, lambda step: self._asked(step[1]))
+        step = next(steps, None)
         while step is not None:
             places, items = step
             shares = self._trainer.shares(self._owned[places], self.networks)
             losses = [self._backward(items[share], len(places)) for share in shares]
-            step = next(drawn, None)  # while a GPU still computes
+            step = next(steps, None)  # while a GPU still computes
             yield losses, len(places)
 
     def _drawn(self, places: Tensor) -> Tensor:
         """The items of a step of all ranks, with what belongs to them, (B, *), from their places (B,)."""
         return places
+
+    @abstractmethod
+    def _asked(self, items: Tensor) -> Tensor:
+        """The target nodes, as ``Trainer.rows_of`` numbers them, that ``_backward`` computes for items; distinct."""
 
     @abstractmethod
     def _backward(self, items: Tensor, count: int) -> Loss:
@@ -139,8 +144,11 @@ class NodeClassTraining(ItemTraining):
         super().__init__(trainer, len(self._nodes), owned, trainer.network.module)
         self._task = task
 
+    def _asked(self, items: Tensor) -> Tensor:
+        return self._nodes[items]
+
     def _backward(self, items: Tensor, count: int) -> Loss:
-        rows = self._trainer.compute(self._nodes[items], repeated=self._trainer.config.batch_size is None)
+        rows = self._trainer.compute(self._asked(items), repeated=self._trainer.config.batch_size is None)
         loss = self._task.loss(rows, self._truth[items])
         (loss / count).backward()
         return loss.detach().double()
@@ -200,6 +208,9 @@ class LinkTraining(ItemTraining):
         """Edges, each before its negatives, (B, 1 + K, 2)."""
         count = self._config.num_negatives
         return with_negatives(self._draw, places, self._edges[places], count, self._trainer.generator)
+
+    def _asked(self, items: Tensor) -> Tensor:
+        return self._trainer.rows_of(items.unique())
 
     def _backward(self, items: Tensor, count: int) -> Loss:
         trainer = self._trainer
@@ -303,12 +314,16 @@ class TripleTraining(Objective):
 
     def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
         self._epoch = number
-        for found in zip(*(batches.epoch(number - 1) for batches in self._batches), strict=True):
+        steps = zip(*(batches.epoch(number - 1) for batches in self._batches), strict=True)
+        for found in self._trainer.announced(steps, lambda step: self._asked(step[0][1])):
             losses = []
             for share, (_, batch) in zip(self._shares, found, strict=True):
                 with self._trainer.computing(share, self.networks):
                     losses.append(self._backward(batch) * batch.total_weight)
             yield losses, found[0][1].total_weight
+
+    def _asked(self, batch: TripleBatch) -> Tensor:
+        return self._trainer.rows_of(torch.from_numpy(batch.entities()).unique())
 
     def _backward(self, batch: TripleBatch) -> float:
         trainer = self._trainer

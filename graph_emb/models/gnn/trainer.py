@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,10 @@ from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighb
 from graph_emb.table.shard import WEIGHT
 from graph_emb.transport import runtime
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
+
+Step = TypeVar("Step")
+STEPS_AHEAD = 1
+"""Steps before its own in which a table in a file hears of the rows of a step."""
 
 
 class Trainer:
@@ -81,6 +86,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
         self._sampling: NeighborSampling | None = None
         self._whole: Batch | None = None
+        self._coming: deque[tuple[Tensor, Batch]] = deque()  # nodes of the next steps, and their samples
         self._repeated: dict[int, Batch] = {}  # of a partitioned graph or of blocks: what every step computes
         self._part_rows: PartRows | None = None
         self._epoch = self._step = 0
@@ -127,12 +133,34 @@ class Trainer:
         if self._sampling is None:
             return self.compute_all().index_select(0, nodes.to(self.device))
         if not (repeated and self.config.fanouts is None):
+            if self._coming and torch.equal(self._coming[0][0], nodes):
+                return self._trained_rows(self._coming.popleft()[1])
             return self._trained_rows(self._sampled(self._sampling, nodes))
         if self.blocks is not None:  # whose nodes come in the same order in every step
             return self._trained_rows(self._known(self.blocks.current, self._sampling, nodes))
         order = torch.argsort(self._names(nodes))
         batch = self._known(0, self._sampling, nodes[order])
         return self._trained_rows(batch).index_select(0, torch.argsort(order).to(self.device))
+
+    def announced(self, steps: Iterator[Step], nodes: Callable[[Step], Tensor]) -> Iterator[Step]:
+        """The steps of an epoch; tables in files hear of each one's rows ``STEPS_AHEAD`` before.
+
+        Args:
+            nodes: What ``compute`` will be asked for in a step, which is sampled when it is announced.
+        """
+        if not self.inputs.in_files or self._sampling is None:
+            yield from steps
+            return
+        ahead: deque[Step] = deque()
+        for step in steps:
+            asked = nodes(step)
+            batch = self._sampled(self._sampling, asked)
+            self.inputs.prefetch(batch.inputs)
+            self._coming.append((asked, batch))
+            ahead.append(step)
+            if len(ahead) > STEPS_AHEAD:
+                yield ahead.popleft()
+        yield from ahead
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
@@ -163,6 +191,7 @@ class Trainer:
     def start_epoch(self, epoch: int) -> None:
         """Begin the samples of an epoch."""
         self._epoch, self._step = epoch, 0
+        self._coming.clear()
         if self._sampling is not None:
             self._sampling.start_epoch(epoch)
 

@@ -11,22 +11,39 @@ import torch
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.views import message_graph
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.tasks import NodeTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, TripleTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 
 NODES = 3_000
 
 
-def _train(config: GNNConfig, placement: Any) -> Any:
+def _train(config: GNNConfig, placement: Any, task: str = "nodes") -> Any:
     nodes, rng = np.arange(NODES), np.random.default_rng(0)
     sources = np.concatenate([nodes, rng.integers(0, NODES, NODES)])
     edges = sources, np.concatenate([(nodes + 2) % NODES, rng.integers(0, NODES, NODES)])
     graph = HeteroGraph({"node": NODES}, {("node", "to", "node"): edges})
     split = {"train": nodes[:2_000], "valid": nodes[2_000:2_500], "test": nodes[2_500:]}
     train: Any = train_rgcn if isinstance(config, RGCNConfig) else train_sage
-    return train(graph, NodeTask("node", nodes % 2, split), config, placement=placement)
+    of_task: Any = NodeTask("node", nodes % 2, split)
+    pairs = np.stack(edges, axis=1)
+    if task == "links":
+        judged = {"edge": pairs[5_000:5_100], "edge_neg": rng.integers(0, NODES, (100, 2))}
+        of_task = LinkTask({"train": {"edge": pairs[:1_000]}, "valid": judged, "test": judged}, ("hits@20",))
+    elif task == "triples":
+        triples = np.insert(pairs, 1, rng.integers(0, 2, len(pairs)), axis=1)
+        parts = {"train": triples[:1_500], "valid": triples[5_000:5_100], "test": triples[5_100:5_200]}
+        of_triples = KnowledgeGraph("random", NODES, 2, parts)
+        graph, of_task = message_graph(of_triples), TripleTask(of_triples)
+    return train(graph, of_task, config, placement=placement)
+
+
+def _ntype(result: Any) -> str:
+    (ntype,) = result.tables
+    return str(ntype)
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
@@ -46,6 +63,24 @@ def test_rows_are_those_of_a_training_in_memory(
     assert stats.dirty_writes > 0
     for theirs, own in zip(found["host"].history, found["file"].history, strict=True):
         assert own.valid == pytest.approx(theirs.valid, abs=0.01)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lookahead"])
+@pytest.mark.parametrize("task", ["nodes", "links", "triples"])
+def test_files_hear_of_the_next_step(task: str, policy: Any, tmp_path: Path, fresh_mode: None) -> None:
+    kind = RGCNConfig if task == "triples" else SAGEConfig
+    batch = {"nodes": 50, "links": 25, "triples": 8}[task]
+    sizes = {"dim": 256, "hidden_dim": 16, "epochs": 1, "eval_every": 1, "fanouts": (1, 1), "batch_size": batch}
+    few: dict[str, Any] = {"num_negatives": 8, "chunk_size": 8} if task == "triples" else {}
+    config = kind(rule="adagrad", **sizes, **few)
+    places = {"host": "host", "file": ge.File(tmp_path, "3MiB", policy)}
+    found = {name: _train(config, where, task) for name, where in places.items()}
+    rows = {name: result.tables[_ntype(result)].weight[torch.arange(NODES)] for name, result in found.items()}
+    assert torch.equal(rows["host"], rows["file"])
+    stats = found["file"].tables[_ntype(found["file"])].cache_stats()
+    assert stats.evictions > 0
+    assert stats.prefetched > 5 * stats.prefetched_unused
+    assert stats.prefetched > stats.misses, "most pages are on their way before they are asked for"
 
 
 @pytest.mark.parametrize(
