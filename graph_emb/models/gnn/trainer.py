@@ -148,7 +148,8 @@ class Trainer:
         Args:
             nodes: What ``compute`` will be asked for in a step, which is sampled when it is announced.
         """
-        if not self.inputs.in_files or self._sampling is None:
+        alone = runtime.current().mode == "local" and self.blocks is None
+        if self._sampling is None or not (alone and self.inputs.in_files):
             yield from steps
             return
         ahead: deque[Step] = deque()

@@ -48,11 +48,13 @@ def two_ranks() -> Iterator[Ranks]:
     made.close()
 
 
-def collective(config: Any, links: bool, parts: str | None = None, features: bool = False) -> Any:
+def collective(
+    config: Any, links: bool, parts: str | None = None, features: bool = False, placement: Any = "host"
+) -> Any:
     transport: Any = ge.init(mode="collective")
     try:
         own = None if parts is None else Trainers(transport.group, transport)
-        return learn(config, links, features=features, own=own, parts=parts)
+        return learn(config, links, features=features, own=own, parts=parts, placement=placement)
     finally:
         ge.shutdown()
 
@@ -86,6 +88,7 @@ def learn(
     own: Trainers | None = None,
     parts: str | None = None,
     seed: int = 0,
+    placement: Any = "host",
 ) -> Any:
     """Train on the whole graph, or on the part of it that a trainer owns."""
     graph: Any
@@ -101,7 +104,7 @@ def learn(
         _, given = data_of(held, graph.ranges)
         policies = {ntype: held.policy(ntype) for ntype in held.ntypes}
     train: Any = train_sage if isinstance(config, SAGEConfig) else train_rgcn
-    result = train(graph, task, config, group=group, policies=policies, features=given, seed=seed)
+    result = train(graph, task, config, group=group, policies=policies, features=given, seed=seed, placement=placement)
     rows = {}
     for ntype, table in result.tables.items():
         places = table.original_ids.find(np.arange(table.num_embeddings))
@@ -173,6 +176,23 @@ def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
     found = two_ranks.run(collective_in_float64, num_ranks, config, links, str(parts), features)
     with float64():
         assert_same_steps(found, learn(config, links, features=features))
+
+
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize("of_parts", [False, True])
+def test_ranks_train_rows_in_files_as_those_in_memory(
+    two_ranks: Ranks, tmp_path: Path, links: bool, of_parts: bool
+) -> None:
+    config = (STEPS["links"][0] if links else STEPS["sampled"][0]).replace(fanouts=(4, 4))
+    parts = None
+    if of_parts:
+        graph = planted_task(config, links)[0]
+        parts = str(partition.build(graph, 2, "random", seed=1, out=tmp_path / "parts", report=False).path)
+    places = ("host", ge.File(tmp_path / "rows", "1MiB"))
+    host, file = (two_ranks.run(collective, 2, config, links, parts, False, place) for place in places)
+    for one, other in zip(host, file, strict=True):
+        assert all(torch.equal(rows, other[1][ntype]) for ntype, rows in one[1].items())
+        assert all(map(torch.equal, one[2], other[2]))
 
 
 BLOCKS: dict[str, Any] = {
