@@ -22,22 +22,19 @@ import torch
 from torch import Tensor
 
 from graph_emb.composed_surface import ComposedSurface
-from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding, lookup_with
 from graph_emb.graph.original_ids import OriginalIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
+from graph_emb.table.composition import KINDS, Composition, hash_factors
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
-from graph_emb.table.nested_levels import checked_levels, digest_of, hash_keys, sizes_of
+from graph_emb.table.nested_levels import checked_levels, digest_of, sizes_of
 from graph_emb.table.own_rows import OwnRows
 from graph_emb.table.placement import HOST, as_placement
-from graph_emb.table.row_sums import CaptureSums, RowTerms, columns_at
-from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.row_sums import CaptureSums, RowTerms
 from graph_emb.table.tier.sizes import shares_of
 from graph_emb.transport import runtime
-
-KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
 
 
 class ComposedEmbedding(ComposedSurface):
@@ -127,8 +124,7 @@ class ComposedEmbedding(ComposedSurface):
         for what, number in (("num_hashes", num_hashes), ("num_buckets", num_buckets)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ConfigError(f"table {name!r}: {what} is {number!r}; it must be an integer of at least 1")
-        self.kind, self._dim, self._seed, self._scope = kind, embedding_dim, seed, scope
-        self.num_hashes, self.num_buckets = (num_hashes if hashed else 0), num_buckets
+        self._dim, num_hashes = embedding_dim, num_hashes if hashed else 0
         if isinstance(levels, int):
             if placed or scope == "part":
                 raise ConfigError(f"table {name!r}: kind {kind!r} needs the levels of a partition, not {levels} nodes")
@@ -143,19 +139,13 @@ class ComposedEmbedding(ComposedSurface):
                 f"table {name!r}: levels of {self._num_rows} nodes, part_policy of {rows}; are they of one graph?"
             )
         sizes = sizes_of(name, levels, level_sizes) if levels.shape[1] else ()
-        # parts are nested: a node's finest one tells the others
-        self._finest = np.ascontiguousarray(levels[:, -1:])
-        self._above = np.zeros((sizes[-1] if sizes else 0, max(0, len(sizes) - 1)), np.int64)
-        if sizes:
-            self._above[self._finest[:, 0]] = levels[:, :-1]
-        if scope == "part" and num_buckets < sizes[0]:
-            raise ConfigError(f"table {name!r}: {num_buckets} buckets for {sizes[0]} parts; give each at least one")
-        self._buckets_of_part = num_buckets // sizes[0] if scope == "part" else num_buckets
         found = as_original_ids(original_ids, part_policy, self._num_rows, name)
         hashes = hashed or kind == "quotient-remainder"
         self._original_ids = found
         self._book = as_book(part_policy, self._num_rows, name)
-        self._original = found.of(0, self._num_rows) if found is not None and hashes else None
+        keys = found.of(0, self._num_rows) if found is not None and hashes else None
+        numbers: dict[str, Any] = {"num_hashes": num_hashes, "num_buckets": num_buckets, "seed": seed}
+        self.composition = Composition.of(name, kind, levels, sizes, **numbers, scope=scope, original=keys)
         base: Any = as_initializer(Uniform(seed=seed) if init_func is None else init_func)
         if not hasattr(base, "fill_at_") or isinstance(base, FromArray):
             raise ConfigError(
@@ -171,7 +161,7 @@ class ComposedEmbedding(ComposedSurface):
             for place, (part, count) in enumerate(zip(("quotient", "remainder"), counts, strict=True)):
                 plan.append((count, embedding_dim, f"{name}.{part}", Scaled(base, 2**-0.5, place), {}))
         else:
-            factor = (len(sizes) * placed + self.num_hashes) ** -0.5
+            factor = (len(sizes) * placed + num_hashes) ** -0.5
             stem = f"{name}.{digest_of(levels, found)}of{self._num_rows}" if placed else ""
             for place, size in enumerate(sizes if placed else ()):
                 plan.append((size, embedding_dim, f"{stem}.level{place}", Scaled(base, factor, place), {}))
@@ -206,29 +196,29 @@ class ComposedEmbedding(ComposedSurface):
 
     def shared(self, ids: Tensor) -> RowTerms:
         """The rows of ``shared_tables`` that those of ids (B,) are sums of."""
-        terms = [] if self._buckets is None else [self.buckets_of(ids).numpy().T]
-        if self.kind == "quotient-remainder":
-            own = self._keys(ids)[None]
-            terms += [own // self.num_buckets, own % self.num_buckets]
-        elif self._placed:
-            terms.append(columns_at(self._finest, ids.numpy()))
-        sizes = [table.num_embeddings for table in self.shared_tables]
-        return RowTerms.of(terms, sizes, self._above if self._placed else None)
-
-    def _levels_of(self, finest: np.ndarray) -> np.ndarray:
-        """The part at each level of nodes whose finest ones are these, (B, 1): shape (B, L)."""
-        return np.concatenate([self._above[finest[:, 0]], finest], axis=1) if finest.shape[1] else finest
+        return self.composition.terms(ids, [table.num_embeddings for table in self.shared_tables])
 
     @property
-    def _placed(self) -> bool:
-        return self.kind.startswith("position")
+    def kind(self) -> str:
+        """Of which rows it is made."""
+        return self.composition.kind
+
+    @property
+    def num_hashes(self) -> int:
+        """h; 0 of kinds without."""
+        return self.composition.num_hashes
+
+    @property
+    def num_buckets(self) -> int:
+        """Rows that hashes, or quotients and remainders, share."""
+        return self.composition.num_buckets
 
     @property
     def shared_tables(self) -> list[DistEmbedding]:
         """The tables whose rows nodes share: buckets, the finest level, the coarser ones; none of ``full``."""
         if self.kind == "full":
             return []
-        positions = [*self._positions[-1:], *self._positions[:-1]] if self._placed else self._positions
+        positions = [*self._positions[-1:], *self._positions[:-1]] if self.composition.placed else self._positions
         return [*([] if self._buckets is None else [self._buckets]), *positions]
 
     @property
@@ -262,37 +252,17 @@ class ComposedEmbedding(ComposedSurface):
             own: Of ``own_table``, (B, h).
         """
         factors = None
-        if own is not None:  # a node's weights begin at 1; the table keeps how far they are from it
-            factors = torch.from_numpy(1 + own.detach().to("cpu", accumulation_dtype(self.dtype)).numpy())
+        if own is not None:
+            factors = hash_factors(own, self.dtype)
         found = shared.sums(rows, factors).to(device, dtype or self.dtype)
         if not torch.is_grad_enabled():
             return found
         traces, first = [table.live_trace for table in self.shared_tables], self.shared_tables[0].anchor
         return CaptureSums.apply(first, own, found, shared, traces, factors, rows[0])
 
-    def _keys(self, ids: Tensor) -> np.ndarray:
-        """Original ids, (B,), int64."""
-        return ids.numpy() if self._original is None else self._original[ids.numpy()]
-
     def buckets_of(self, ids: Tensor) -> Tensor:
         """The bucket of each hash of each id, (B, h), int64: a function of seed, original id and, by scope, part."""
-        parts = None
-        if self._scope == "part":
-            parts = columns_at(self._finest, ids.numpy())[0]
-            parts = self._above[parts, 0] if self._above.shape[1] else parts
-        return self._hashed(self._keys(ids), parts)
-
-    def _hashed(self, original: np.ndarray, parts: np.ndarray | None) -> Tensor:
-        """As ``buckets_of``, of original ids (B,) and, where the scope is the part, their parts of the coarsest level.
-
-        A view of memory in which the buckets of one hash lie side by side.
-        """
-        found = np.empty((self.num_hashes, len(original)), np.int64)
-        start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))[0]
-        hash_keys(np.ascontiguousarray(original), start, np.uint64(self._buckets_of_part), found)
-        if parts is not None:
-            found += parts * self._buckets_of_part
-        return torch.from_numpy(found.T)
+        return self.composition.buckets_of(ids)
 
     @torch.no_grad()
     def rows_of_new(self, original_ids: Ids, levels: Tensor | np.ndarray | None = None) -> Tensor:
@@ -321,7 +291,8 @@ class ComposedEmbedding(ComposedSurface):
                 f"table {self._name!r}: kind {self.kind!r} has no row for a new node; make a larger table"
             )
         ids = check_ids(as_ids(original_ids), np.iinfo(np.int64).max, self._name).flatten()
-        width = len(self._levels_of(self._finest[:0]).T)
+        made = self.composition
+        width = made.levels_of(made.finest[:0]).shape[1]
         if (levels is None) != (not width):
             what = "has no levels; leave them out" if levels is not None else f"needs the {width} levels of new nodes"
             raise ConfigError(f"table {self._name!r}: kind {self.kind!r} {what}")
@@ -332,10 +303,10 @@ class ComposedEmbedding(ComposedSurface):
                 f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
             )
         chosen = chosen.astype(np.int64)
-        within = chosen[:, 0] if self._scope == "part" else None
+        within = chosen[:, 0] if made.scope == "part" else None
         rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
         if self._buckets is not None:
-            rows.insert(0, self._buckets.bag(self._hashed(ids.numpy(), within), mode="sum"))
+            rows.insert(0, self._buckets.bag(made.hashes(ids.numpy(), within), mode="sum"))
         return torch.stack(rows).sum(dim=0)
 
     def names_in(self, saved: Mapping[str, int]) -> dict[str, str]:
@@ -362,13 +333,13 @@ class ComposedEmbedding(ComposedSurface):
         count = int(match[2])
         names = {table.name: f"{self._name}.{chains}.level{place}" for place, table in enumerate(self._positions)}
         known = sum(name.startswith(f"{self._name}.{chains}.level") for name in saved)
-        same = known == len(names) and count < self._num_rows
-        if not same or digest_of(self._levels_of(self._finest), self._original_ids, count) != match[1]:
+        same, made = known == len(names) and count < self._num_rows, self.composition
+        if not same or digest_of(made.levels_of(made.finest), self._original_ids, count) != match[1]:
             raise ConfigError(
                 f"table {self._name!r}: the checkpoint has other levels of its {count} nodes than the first ones of "
                 f"these {self._num_rows}; use its partition, or one that partition.extend made of it"
             )
-        if self._scope == "part" and saved[names[self._positions[0].name]] != self._positions[0].num_embeddings:
+        if made.scope == "part" and saved[names[self._positions[0].name]] != self._positions[0].num_embeddings:
             raise ConfigError(
                 f"table {self._name!r}: the checkpoint has {saved[names[self._positions[0].name]]} parts of level 0, "
                 f"these are {self._positions[0].num_embeddings}, by which scope='part' hashes; pass level_sizes="

@@ -31,7 +31,6 @@ ROWS_AT_ONCE = 1 << 16
 class ComposedSurface(Card):
     """Everything of a composed table that follows from its tables and from which of their rows an id needs."""
 
-    kind: str
     tables: list[DistEmbedding]
     _name: str
     _num_rows: int
@@ -47,6 +46,8 @@ class ComposedSurface(Card):
         def of_nodes(self, ids: Tensor) -> list[tuple[DistEmbedding, Tensor]]: ...
         @property
         def shared_tables(self) -> list[DistEmbedding]: ...
+        @property
+        def kind(self) -> str: ...
 
     def _checked(self, idx: Ids) -> Tensor:
         """Ids as (B,), int64, after a check."""
