@@ -255,12 +255,14 @@ def merge_checkpoints(base: str | Path, deltas: Sequence[str | Path], out: str |
             changed = {"num_rows": entry.total, "files": files[name]} if name in files else {}
             growth = entry.growth.model_copy(update={"delta": None}) if entry.growth else None
             tables[name] = entry.model_copy(update={**changed, "growth": growth, "changed_of": None})
-        manifest = last.manifest.model_copy(update={"tables": tables, "parent": None})
+        composed = chain[0].manifest.composed  # deltas leave out what does not change
+        manifest = last.manifest.model_copy(update={"tables": tables, "composed": composed, "parent": None})
         written = {file.name for of in files.values() for file in of}
+        of_base = {entry.file.name for entry in (composed or {}).values() if entry.file}
         for file in manifest.files():
             if file.name not in written:
                 (folder.path / file.name).parent.mkdir(parents=True, exist_ok=True)
-                with (last.path / file.name).open("rb") as source:
+                with ((chain[0] if file.name in of_base else last).path / file.name).open("rb") as source:
                     write_file(folder.path / file.name, partial(_copy, source))
         write_text(folder.path / NAME, manifest.to_json())
         return folder.publish()

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from graph_emb.checkpoint.composed import ComposedReader
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
 from graph_emb.checkpoint.row_files import IDS, WEIGHT
 from graph_emb.core.errors import ConfigError, DataError
@@ -36,14 +37,15 @@ def export_checkpoint(
 ) -> list[Path]:
     """Write the rows of a table as embedding files, each under its original id, in ascending order of them.
 
-    The table's files are verified first. Memory holds a few megabytes of rows and the ids of all rows. Formats hold
-    float32: 16-bit rows keep their value, float64 rows become the nearest float32.
+    The table's files are verified first. Rows of a composed table are the sums that training sees. Memory holds a few
+    megabytes of rows and the ids of all rows; of a composed table also the parts of all nodes and what they share.
+    Formats hold float32: 16-bit rows keep their value, float64 rows become the nearest float32.
 
     Args:
         checkpoint: Its folder.
         folder: Made when it is absent.
         formats: As ``save_embeddings``.
-        table: Its name; None: the only one.
+        table: Its name, of a composed table too, or of one that its rows are sums of; None: the only one.
         ids: What stands for each original id 0 .. M-1 in the user's data, (M,) integers or strings: an array, a .npy
             file, or the folder or file of an export or a run on the same graph. None: what ``save_ids`` left beside the
             checkpoint, as ``graph-emb train`` does, else the original ids themselves.
@@ -64,22 +66,35 @@ def export_checkpoint(
         ['ids.npy', 'embeddings.npy']
     """
     found = Checkpoint(checkpoint)
-    known = list(found.manifest.tables)
+    composed = found.manifest.composed or {}
+    parts = {own for entry in composed.values() for own in (*entry.shared, entry.weights, entry.own)}
+    known = [*composed, *(name for name in found.manifest.tables if name not in parts)]
     if table is None and len(known) != 1:
         raise ConfigError(f"checkpoint {found.path} has the tables {', '.join(known) or 'none'}; name one")
-    reader = found.table(known[0] if table is None else table)
-    found.verify(reader.entry.files)
-    original = original_ids(reader)
-    names = _names(found, reader.name, ids)
+    name = known[0] if table is None else table
+    if name in composed and composed[name].kind == "full":
+        (name,) = composed[name].shared
+    rows: Callable[[int, int], Tensor]
+    if name in composed and name not in found.manifest.tables:
+        made = ComposedReader(found, name)
+        rows, original, dim = made.rows, made.ids, made.dim
+    else:
+        reader = found.table(name)
+        found.verify(reader.entry.files)
+        original, dim = original_ids(reader), reader.entry.dim
+        rows = _of_table(reader, original)
+    names = _names(found, name, ids)
     if not len(original):
-        raise DataError(f"checkpoint {found.path}: table {reader.name!r} has no row")
+        raise DataError(f"checkpoint {found.path}: table {name!r} has no row")
     if names is not None and int(original[-1]) >= len(names):
         raise DataError(
-            f"checkpoint {found.path}: table {reader.name!r} has original id {original[-1]}, but there are "
+            f"checkpoint {found.path}: table {name!r} has original id {original[-1]}, but there are "
             f"{len(names)} ids; are they of the same graph?"
         )
     spelled = original if names is None else checked_ids(names[original], len(original))
-    return write_rows(folder, _rows(reader, original), reader.entry.dim, spelled, formats, overwrite=overwrite)
+    step = max(1, BYTES_AT_ONCE // (4 * dim))
+    pieces = (rows(start, min(start + step, len(original))) for start in range(0, len(original), step))
+    return write_rows(folder, pieces, dim, spelled, formats, overwrite=overwrite)
 
 
 def save_ids(checkpoints: str | Path, table: str, ids: ArrayLike) -> Path:
@@ -130,12 +145,14 @@ def _names(checkpoint: Checkpoint, table: str, ids: str | Path | ArrayLike | Non
     return np.arange(file.num_rows) if found is None else found
 
 
-def _rows(reader: TableReader, original: Ids) -> Iterator[Tensor]:
-    """The weights in the order of the original ids, (B, D) at a time."""
-    step = max(1, BYTES_AT_ONCE // (4 * reader.entry.dim))
-    for begin in range(0, len(original), step):
-        piece = original[begin : begin + step]
-        rows = reader.rows(int(piece[0]), int(piece[-1]) + 1, [WEIGHT])
-        if not np.array_equal(rows[IDS].numpy(), piece):
+def _of_table(reader: TableReader, original: Ids) -> Callable[[int, int], Tensor]:
+    """The weights at places [start, stop) of the original ids, (B, D)."""
+
+    def rows(start: int, stop: int) -> Tensor:
+        piece = original[start:stop]
+        found = reader.rows(int(piece[0]), int(piece[-1]) + 1, [WEIGHT])
+        if not np.array_equal(found[IDS].numpy(), piece):
             raise DataError(f"checkpoint {reader.folder}: table {reader.name!r} changed while it was read")
-        yield rows[WEIGHT]
+        return found[WEIGHT]
+
+    return rows

@@ -29,6 +29,7 @@ from pydantic import (
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import MARK, remove_folder, remove_left_behind
 from graph_emb.core.storage import PendingFolder, foreign_file, inside, read_json
+from graph_emb.table.composition import Kind, Scope
 
 Best = Literal["max", "min"]
 NAME = "manifest.json"
@@ -172,6 +173,22 @@ class TableEntry(_Lean):
         return self
 
 
+class ComposedEntry(_Strict):
+    """A composed table: by which of the checkpoint's tables, and how, its rows are made."""
+
+    kind: Kind
+    num_rows: int = Field(ge=1)
+    num_hashes: int = Field(ge=0)
+    num_buckets: int = Field(ge=1)
+    seed: int
+    scope: Scope
+    num_coarsest: int = Field(ge=0)
+    shared: list[str]  # tables whose rows are terms, in their order
+    weights: str | None = None  # the table of the hashes' weights
+    own: str | None = None  # the table of the nodes that have a row of their own
+    file: FileEntry | None = None  # tensors ``finest``, ``above`` and ``ids``, those of ``Composition`` that it has
+
+
 class GroupEntry(_Strict):
     """A parameter group of a sparse optimizer: its tables and its numbers."""
 
@@ -198,7 +215,7 @@ class WorldEntry(_Strict):
 class CheckpointManifest(_Lean):
     """Everything about a checkpoint but the rows."""
 
-    unnamed = ("parent",)
+    unnamed = ("parent", "composed")
     format: Literal[1] = FORMAT
     kind: Literal["graph_emb checkpoint"] = KIND
     step: int  # after which it was taken
@@ -206,6 +223,7 @@ class CheckpointManifest(_Lean):
     world: WorldEntry
     metric: float | None = None  # the number by which ``keep_best`` chooses
     tables: dict[str, TableEntry]  # by name
+    composed: dict[str, ComposedEntry] | None = None  # by name; None where no table is, and in a delta
     optimizers: list[OptimizerEntry] = []  # the sparse ones, in the order given
     dense: FileEntry | None = None  # the tensors of model, torch optimizers and generators, where there are any
     model: Any = None  # this and the next two: state dicts as ``graph_emb.core.json_codec`` writes them
@@ -221,6 +239,7 @@ class CheckpointManifest(_Lean):
         rows: list[FileEntry] = [file for table in self.tables.values() for file in table.files]
         for growth in (table.growth for table in self.tables.values() if table.growth):
             rows += growth.candidates + (growth.delta.gone if growth.delta else [])
+        rows += [entry.file for entry in (self.composed or {}).values() if entry.file]
         return rows + ([self.dense] if self.dense else [])
 
     def renamed(self, names: Mapping[str, str]) -> CheckpointManifest:

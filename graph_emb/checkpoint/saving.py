@@ -183,7 +183,7 @@ def save_checkpoint(
 
     Args:
         path: The checkpoint's folder, such as ``ckpt/100``; older ones lie beside it.
-        tables: Their rows, keyed by original ids.
+        tables: Their rows, keyed by original ids; of composed ones also what these are sums of.
         optimizers: Sparse optimizers of these tables: state, numbers, options, groups. A table that none of them trains
             is saved without state.
         step: Kept as ``LoadedCheckpoint.step``; tells which checkpoints are older.
@@ -223,6 +223,7 @@ def save_checkpoint(
     """
     global _running
     place = Path(os.path.abspath(Path(path).expanduser()))
+    composed = [table for table in tables if isinstance(table, ComposedEmbedding)]
     tables = expanded(tables)
     transport = common_transport(tables)
     wait_for_running()
@@ -242,7 +243,7 @@ def save_checkpoint(
                 )
         retention = Retention(keep_last, metric, keep_best, None if before is None else before.name)
         dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
-        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention, before)
+        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention, before, composed)
         return made, pending_checkpoint(place, retention) if transport.rank == 0 else None
 
     what = f"checkpoint {place}"

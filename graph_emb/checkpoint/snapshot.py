@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from graph_emb.checkpoint.composed import Described, describe_composed, write_composed
 from graph_emb.checkpoint.deltas import ChainRows, chain_of, changed_since
 from graph_emb.checkpoint.manifest import (
     NAME,
@@ -31,6 +32,7 @@ from graph_emb.checkpoint.manifest import (
 )
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.row_files import IDS, TableShare, dtype_name, folder_of, write_shares, write_tensors
+from graph_emb.composed import ComposedEmbedding
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.json_codec import decode, encode
 from graph_emb.core.storage import PendingFolder, write_text
@@ -57,6 +59,7 @@ class Snapshot:
     generators: dict[str, Any]  # this rank's, as JSON
     extra: dict[str, Any]  # this rank's, as JSON
     retention: Retention  # which older checkpoints stay
+    composed: dict[str, Described]  # what the rows of composed tables are sums of; the first rank's, none of a delta
 
     def kept(self) -> Snapshot:
         """The same, whatever the training changes after: in memory of its own, rows in files kept there."""
@@ -85,10 +88,12 @@ def take(
     extra: dict[str, Any],
     retention: Retention,
     base: Path | None = None,
+    composed: Sequence[ComposedEmbedding] = (),
 ) -> Snapshot:
     """Check everything that is to be saved; copies nothing.
 
     Args:
+        composed: Tables whose rows are sums of those of ``tables``.
         base: The checkpoint that a delta follows.
     """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
@@ -133,6 +138,7 @@ def take(
         dense.generator_states(),
         encode(extra, "extra"),
         retention,
+        describe_composed(composed) if transport.rank == 0 and base is None else {},
     )
 
 
@@ -249,6 +255,7 @@ def write_part(snapshot: Snapshot) -> None:
         },
         "changed": {share.name: share.changed for share in snapshot.shares},
         "dense": dense,
+        "composed": write_composed(folder, snapshot.composed),
         "generators": snapshot.generators,
         "extra": snapshot.extra,
     }
@@ -287,6 +294,7 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
     manifest = CheckpointManifest(
         **snapshot.about,
         tables=tables,
+        composed=parts[0]["composed"] or None,
         dense=parts[0]["dense"],
         generators={name: _once([part["generators"][name] for part in parts]) for name in snapshot.generators},
         extra=extras[0],

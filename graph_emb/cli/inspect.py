@@ -77,6 +77,9 @@ def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
             }
             for name, entry in manifest.tables.items()
         },
+        "composed": {
+            name: {"kind": entry.kind, "num_rows": entry.num_rows} for name, entry in (manifest.composed or {}).items()
+        },
         "optimizers": [entry.model_dump() for entry in manifest.optimizers],
         "dense_bytes": manifest.dense.bytes if manifest.dense else 0,
         "generators": sorted(manifest.generators),
@@ -98,6 +101,7 @@ def as_text(facts: dict[str, Any]) -> str:
         ("written by", f"{ranks} in {written['mode']} mode, graph_emb {written['library']}"),
         ("metric", "" if facts["metric"] is None else f"{facts['metric']:.6g}"),
         ("delta", "number {sequence}, follows {name}".format(**facts["delta"]) if facts["delta"] else ""),
+        ("composed", ", ".join(f"{k}: {v['kind']}, {v['num_rows']:,} rows" for k, v in facts["composed"].items())),
         ("model and others", f"{facts['dense_bytes']:,} bytes" if facts["dense_bytes"] else ""),
         ("generators", ", ".join(facts["generators"])),
         ("extra", ", ".join(facts["extra"])),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from graph_emb.table.nested_levels import hash_keys
 from graph_emb.table.row_sums import RowTerms, columns_at
 from graph_emb.table.spec import accumulation_dtype
 
-KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
+Kind = Literal["position-hash", "position", "hash", "quotient-remainder", "full"]
+KINDS: tuple[str, ...] = get_args(Kind)
+Scope = Literal["all", "part"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +40,11 @@ class Composition:
         original: The original id of each node, (N,), int64, by which it hashes; None: its number.
     """
 
-    kind: str
+    kind: Kind
     num_hashes: int
     num_buckets: int
     seed: int
-    scope: str
+    scope: Scope
     finest: np.ndarray
     above: np.ndarray
     num_coarsest: int
@@ -51,14 +54,14 @@ class Composition:
     def of(
         cls,
         name: str,
-        kind: str,
+        kind: Any,
         levels: np.ndarray,
         sizes: Sequence[int],
         *,
         num_hashes: int,
         num_buckets: int,
         seed: int,
-        scope: str,
+        scope: Any,
         original: np.ndarray | None,
     ) -> Composition:
         """Of nested levels (N, L), with ``sizes`` parts each.
