@@ -72,13 +72,14 @@ class Oracle:
         rule = self.growth.eviction
         assert rule is not None
         order = sorted((self.score(rule, id), id) for id in self.uses)
+        low = -1.0
         if isinstance(rule, ge.Unused):
-            num = sum(score < self.step - rule.steps for score, _ in order)
-        elif getattr(rule, "threshold", None) is not None:
-            num = sum(score < rule.threshold for score, _ in order)
-        else:
-            water = 0.95 if rule.low_water is None else rule.low_water
-            num = len(order) - int(water * rule.max_rows) if len(order) > rule.max_rows else 0
+            low = self.step - rule.steps
+        elif isinstance(rule, ge.SmallNorm) and rule.threshold is not None:
+            low = rule.threshold
+        num = sum(score < low for score, _ in order)
+        if rule.max_rows is not None and len(order) - num > rule.max_rows:
+            num = len(order) - int((0.95 if rule.low_water is None else rule.low_water) * rule.max_rows)
         num = min(num, max(0, len(order) - rule.floor), rule.per_pass or num)
         gone = sorted(id for _, id in order[:num])
         self.rows.reset_rows([self.place[id] for id in gone])

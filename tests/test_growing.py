@@ -29,6 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "candidates are forgotten": {"admission": ge.SeenAtLeast(2, candidate_steps=3)},
     "unused": {"eviction": ge.Unused(4)},
     "unused, few at once": {"eviction": ge.Unused(2, every=3, per_pass=2, floor=3)},
+    "unused, at most": {"eviction": ge.Unused(4, every=2, max_rows=6, low_water=0.7)},
     "least recent": {"eviction": ge.LeastRecent(max_rows=7, low_water=0.6)},
     "least used": {"eviction": ge.LeastUsed(max_rows=6, half_life=4), "admission": ge.SeenAtLeast(2)},
     "small norm": {"eviction": ge.SmallNorm(threshold=1.3, every=2)},
@@ -207,6 +208,18 @@ def test_rows_that_come_and_go_leave_nothing_behind(tracked: bool) -> None:
     assert len(emb.shard.gone()) == (40_000 if tracked else 0)
     opt.update([7], torch.ones(1, 1), emb)
     assert emb.shard.evicted.tolist() == []
+
+
+def test_beyond_max_rows_those_unused_for_longest_leave_beside_those_that_are_unused_for_too_long() -> None:
+    """Rows that leave anyhow do not count: 3 of 5 may stay, and of 4 that are left of 5 only one."""
+    emb = table("growing", 1, torch.float32, eviction=ge.Unused(2, max_rows=3, low_water=0.4, every=100))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for ids in ([1, 2], [3], [4, 5], [5]):
+        opt.update(ids, torch.ones(len(ids), 1), emb)
+    assert emb.evict().tolist() == [1, 2]
+    opt.update([6, 7], torch.ones(2, 1), emb)
+    assert emb.evict().tolist() == [3, 4, 5, 6]
+    assert emb.ids().tolist() == [7]
 
 
 def test_frozen_rows_never_leave_or_change() -> None:

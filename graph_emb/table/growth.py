@@ -22,6 +22,8 @@ TotalOf = Callable[[np.ndarray], np.ndarray]
 Sums = Generator[np.ndarray, np.ndarray, T]
 """Work of an owner that yields vectors of int64 and goes on with their sums over all owners."""
 SIGN = np.uint64(1 << 63)
+LOW_WATER = 0.95
+"""The share of a limit that a pass leaves once there are more than the limit."""
 DIGIT = 10
 """Bits that a pass of a selection looks at: 32 KiB of counts."""
 
@@ -76,11 +78,15 @@ class Eviction(ABC):
         every: Steps from pass to pass.
         floor: Rows that always stay.
         per_pass: The most rows that one pass takes; None: no limit.
+        max_rows: Rows of the whole table beyond which a pass takes more than those that leave anyhow; None: no limit.
+        low_water: What such a pass leaves, as a share of ``max_rows``; None: .95.
     """
 
     every: int = 1
     floor: int = 0
     per_pass: int | None = None
+    max_rows: int | None = None
+    low_water: float | None = None
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -88,18 +94,28 @@ class Eviction(ABC):
         _check(name, "floor", self.floor, 0)
         if self.per_pass is not None:
             _check(name, "per_pass", self.per_pass, 1)
+        if self.max_rows is None and self.low_water is not None:
+            raise ConfigError(f"{name}: low_water={self.low_water!r} has no effect without max_rows; leave it out")
+        if self.max_rows is not None:
+            _check(name, "max_rows", self.max_rows, 1)
+            if self.floor > self.max_rows:
+                raise ConfigError(f"{name}: floor={self.floor} is above max_rows={self.max_rows}")
+        if self.low_water is not None and not 0 <= self.low_water <= 1:
+            raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
 
     @abstractmethod
     def scores(self, rows: Counted) -> np.ndarray:
         """The score of the row at each place, (P,), unsigned; anything where there is none."""
 
     def too_low(self, rows: Counted) -> int | None:
-        """The score below which rows leave whatever their number; None: ``surplus`` decides."""
+        """The score below which rows leave whatever their number; None: there is none."""
         return None
 
     def surplus(self, num_rows: int) -> int:
-        """How many of all owners' rows are too many."""
-        return 0
+        """How many are too many of all owners' rows whose scores are not ``too_low``."""
+        if self.max_rows is None or num_rows <= self.max_rows:
+            return 0
+        return num_rows - int((LOW_WATER if self.low_water is None else self.low_water) * self.max_rows)
 
 
 class Counted(Protocol):
@@ -122,7 +138,10 @@ class Counted(Protocol):
 
 @dataclass(frozen=True)
 class Unused(Eviction):
-    """Rows that no step has used for more than ``steps`` steps."""
+    """Rows that no step has used for more than ``steps`` steps, and, beyond ``max_rows``, those unused for longest.
+
+    ``max_rows`` counts what the first limit leaves: None, the default, leaves all of it.
+    """
 
     steps: int
 
@@ -137,36 +156,8 @@ class Unused(Eviction):
         return max(0, rows.step - self.steps)
 
 
-LOW_WATER = 0.95
-
-
 @dataclass(frozen=True, kw_only=True)
-class _AtMost(Eviction):
-    """Once the table has more than ``max_rows`` rows a pass leaves ``low_water`` times as many; default .95."""
-
-    max_rows: int | None = None
-    low_water: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        name = type(self).__name__
-        if self.max_rows is None and self.low_water is not None:
-            raise ConfigError(f"{name}: low_water={self.low_water!r} has no effect without max_rows; leave it out")
-        if self.max_rows is not None:
-            _check(name, "max_rows", self.max_rows, 1)
-            if self.floor > self.max_rows:
-                raise ConfigError(f"{name}: floor={self.floor} is above max_rows={self.max_rows}")
-        if self.low_water is not None and not 0 <= self.low_water <= 1:
-            raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
-
-    def surplus(self, num_rows: int) -> int:
-        if self.max_rows is None or num_rows <= self.max_rows:
-            return 0
-        return num_rows - int((LOW_WATER if self.low_water is None else self.low_water) * self.max_rows)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeastRecent(_AtMost):
+class LeastRecent(Eviction):
     """Beyond ``max_rows`` rows of the whole table those that have been unused for longest (LRU) leave."""
 
     max_rows: int
@@ -176,7 +167,7 @@ class LeastRecent(_AtMost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastUsed(_AtMost):
+class LeastUsed(Eviction):
     """Beyond ``max_rows`` rows of the whole table those used in the fewest steps (LFU) leave.
 
     Args:
@@ -196,7 +187,7 @@ class LeastUsed(_AtMost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallNorm(_AtMost):
+class SmallNorm(Eviction):
     """Rows whose Euclidean norm is below ``threshold``, or, beyond ``max_rows``, those of the smallest norms."""
 
     threshold: float | None = None
@@ -267,7 +258,7 @@ def leaving(
     below = 0 if low is None else int(np.count_nonzero(free & (scores < np.uint64(low))))
     counts = np.array([np.count_nonzero(live), np.count_nonzero(free), below])
     num_rows, may, num_below = (yield counts).tolist()
-    num = num_below if low is not None else rule.surplus(num_rows)
+    num = num_below + rule.surplus(num_rows - num_below)
     num = min(num, may, max(0, num_rows - rule.floor), num if rule.per_pass is None else rule.per_pass)
     return (yield from lowest(scores, ids, free, num)), num
 
