@@ -20,6 +20,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.candidates import Candidates
+from graph_emb.table.changes import Changes
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
 from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
 from graph_emb.table.id_map import IdMap, reserved
@@ -29,9 +30,6 @@ from graph_emb.table.look_ups import LookUps
 from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
-
-MOST_GONE = 1 << 16
-"""Ids that left, at least, before those that left twice or came back are sorted out."""
 
 
 class GrowingShard(GrowingRows):
@@ -74,11 +72,7 @@ class GrowingShard(GrowingRows):
         self.places = Places(spec, size, self._ids, room)
         self.step, self.epoch = 0, 0
         self.evicted = np.empty(0, np.int64)
-        self.since: str | None = None
-        self._since_step = 0
-        self._written: np.ndarray | None = None  # which rows were changed by other calls than updates, by place
-        self._gone: list[np.ndarray] = []  # the ids that left, where changes are known
-        self._most_gone = MOST_GONE
+        self._changes = Changes(self._map, spaces, what)
 
     # What the rows of other shards are attributes for.
     @property
@@ -274,7 +268,7 @@ class GrowingShard(GrowingRows):
         if self._candidates is not None:
             self._candidates.drop(keys)
         self.places.begin(at, ids, values, start)
-        self._mark(at)
+        self._changes.mark(at)
         if self.frozen is not None:
             self.frozen[torch.from_numpy(at)] = False
 
@@ -287,7 +281,7 @@ class GrowingShard(GrowingRows):
         """The places of keys, (B,), whose rows are made where there are none, and are about to change."""
         self.grow(rows)
         at = self._map.find(rows.numpy())
-        self._mark(at)
+        self._changes.mark(at)
         return torch.from_numpy(at)
 
     # Writing
@@ -302,7 +296,7 @@ class GrowingShard(GrowingRows):
 
     def reset(self, rows: Tensor, *, weight: bool = True) -> None:
         at = self._there(rows).unique()
-        self._mark(at.numpy())
+        self._changes.mark(at.numpy())
         if weight:
             self.places.write(at, self._first_values(self._ids[at.numpy()]))
         self.places.reset(at, weight=False)
@@ -324,15 +318,15 @@ class GrowingShard(GrowingRows):
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         self.places.allocate_state(specs)
-        self._mark(self.live)
+        self._changes.mark(self.live)
         self.places.begin_state(torch.from_numpy(self.live), self._end)
 
     def free_state(self) -> None:
-        self._mark(self.live)
+        self._changes.mark(self.live)
         self.places.free_state()
 
     def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
-        self._mark(self.live)
+        self._changes.mark(self.live)
         self.places.hold_state(specs, state)
 
     def num_bytes(self) -> int:
@@ -347,36 +341,29 @@ class GrowingShard(GrowingRows):
     # Checkpoints
     def track(self, checkpoint: str | None) -> None:
         """Know the changes from now on: the rows are as the checkpoint of this digest has them; None: know none."""
-        if self._written is None:
-            num = len(self._ids)
-            self._written = np.frombuffer(reserved(num, f"table {self.spec.name!r}"), bool)[:num]
-        self._written[self.all_places()] = False
-        self._gone.clear()
-        self.since, self._since_step = checkpoint, self.step
+        self._changes.track(checkpoint, self.step, self.all_places())
 
-    def _mark(self, at: np.ndarray) -> None:
-        if self._written is not None:
-            self._written[at] = True
+    @property
+    def since(self) -> str | None:  # type: ignore[override]
+        return self._changes.since
 
     def touched(self) -> Tensor:
         """The places of the rows that changed since ``track``, in the ascending order of their ids.
 
         Rows whose decay is lazy change in every step, all of them.
         """
-        assert self._written is not None
         at = self.in_order().numpy()
-        changed = self._written[at] | (self._last[at] > self._since_step)
+        changed = self._changes.marks(at) | (self._last[at] > self._changes.step)
         return torch.from_numpy(at if self.lazy else at[changed])
 
     def gone(self) -> np.ndarray:
         """The ids that left since ``track`` and have no row, (N,), ascending."""
-        left = distinct_ids(np.concatenate([np.empty(0, np.int64), *self._gone]))
-        return left[self._map.find(keys_of(left)) < 0]
+        return self._changes.gone()
 
     def halvings(self) -> int:
         """How often all counts were halved since ``track``."""
         half = self.growth.eviction.half_life if isinstance(self.growth.eviction, LeastUsed) else None
-        return self.step // half - self._since_step // half if half else 0
+        return self.step // half - self._changes.step // half if half else 0
 
     def column_at(self, column: str, places: Tensor) -> Tensor:
         """Rows of the weight, a piece of state, or ``growth.uses`` and ``growth.last`` as a checkpoint has them."""
@@ -403,7 +390,7 @@ class GrowingShard(GrowingRows):
             self.frozen[:] = False
         self._free = np.arange(self._end)
         self.evicted = self.evicted[:0]
-        self.step, self.epoch, self.since = step, self.epoch + 1, None
+        self.step, self.epoch, self._changes.since = step, self.epoch + 1, None
 
     def restore(
         self,
@@ -487,11 +474,7 @@ class GrowingShard(GrowingRows):
     def _let_go(self, at: np.ndarray) -> None:
         """Let the rows at places, (R,), ascending, leave the table."""
         self._remove(at)
-        if self._written is not None:
-            self._gone.append(self._ids[at])
-            if sum(map(len, self._gone)) > self._most_gone:  # some left again and again
-                self._gone = [self.gone()]
-                self._most_gone = max(MOST_GONE, 2 * len(self._gone[0]))
+        self._changes.left(self._ids[at])
 
     def _remove(self, at: np.ndarray) -> None:
         """Give up the places, (R,), ascending, of rows."""

@@ -119,8 +119,7 @@ class DemotingShard(GrowingShard):
             columns[WEIGHT] = self.places.weight.index_select(0, rows)
             places = self._store(self._ids[some], columns)
             self._uses[places] = self._uses[some]
-            if self._written is not None:
-                self._written[places] = self._written[some]
+            self._changes.set_marks(places, self._changes.marks(some))
             self._remove(some)
 
     def _bring(self, ids: np.ndarray) -> None:
@@ -132,15 +131,14 @@ class DemotingShard(GrowingShard):
         rows, places = torch.from_numpy(numbers), numbers + self._size
         weight, *state = (self._file.state_rows(name, rows) for name in (WEIGHT, *self._columns()))
         self.places.claim(self._end + max(0, len(ids) - len(self._free)))
-        uses, written = self._uses[places], None if self._written is None else self._written[places]
+        uses, marks = self._uses[places], self._changes.marks(places)
         self._numbers.remove(keys)
         self._filed_free = np.union1d(self._filed_free, numbers)
         self._make(ids, self.step, weight)
         at = self._map.find(keys)
         self.places.write_state(torch.from_numpy(at), dict(zip(self._columns(), state, strict=True)))
         self._uses[at] = uses
-        if self._written is not None:
-            self._written[at] = written
+        self._changes.set_marks(at, marks)
 
     def _bring_keys(self, rows: Tensor) -> None:
         """``_bring`` of those keys, repeats allowed, whose rows lie in the file."""
