@@ -51,6 +51,7 @@ class Oracle:
                     self.make(id)
             if id in self.uses:
                 self.uses[id], self.last[id] = self.uses[id] + 1, self.step
+        self.forget(rule)
         kept = [k for k, id in enumerate(ids) if id in self.uses]
         self.optimizer.update([self.place[ids[k]] for k in kept], grads[kept], self.rows)
         eviction = self.growth.eviction
@@ -58,6 +59,16 @@ class Oracle:
         if half and self.step % half == 0:
             self.uses = {id: uses // 2 for id, uses in self.uses.items()}
         return self.evict() if eviction and self.step % eviction.every == 0 else []
+
+    def forget(self, rule: SeenAtLeast) -> None:
+        """Candidates leave that are not used any more, and beyond a number those unused for longest."""
+        if self.step % rule.candidate_steps == 0:
+            old = self.step - rule.candidate_steps
+            self.waiting = {id: told for id, told in self.waiting.items() if told[1] > old}
+        if rule.max_candidates is not None and len(self.waiting) > rule.max_candidates:
+            order = sorted((last, id) for id, (_, last) in self.waiting.items())
+            for _, id in order[: len(order) - int(0.95 * rule.max_candidates)]:
+                del self.waiting[id]
 
     def make(self, id: int) -> None:
         self.waiting.pop(id, None)

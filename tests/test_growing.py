@@ -27,6 +27,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "all stay": {},
     "admission": {"admission": ge.SeenAtLeast(3)},
     "candidates are forgotten": {"admission": ge.SeenAtLeast(2, candidate_steps=3)},
+    "few candidates": {"admission": ge.SeenAtLeast(3, candidate_steps=5, max_candidates=3)},
     "unused": {"eviction": ge.Unused(4)},
     "unused, few at once": {"eviction": ge.Unused(2, every=3, per_pass=2, floor=3)},
     "unused, at most": {"eviction": ge.Unused(4, every=2, max_rows=6, low_water=0.7)},
@@ -85,6 +86,8 @@ def test_random_programs_equal_a_dict(kind: str, policy: str, tmp_path: Path) ->
                 assert emb.shard.evicted.tolist() == oracle.push(ids, grads)
         assert emb.ids().tolist() == sorted(oracle.uses)
         assert torch.equal(emb.weight[IDS], oracle.read(IDS))
+        waiting = zip(*(column.tolist() for column in emb.shard.candidates().values()), strict=True)
+        assert list(waiting) == sorted((id, *told) for id, told in oracle.waiting.items())
         check_state(emb, oracle)
 
 
@@ -172,6 +175,17 @@ def test_a_candidate_is_counted_anew_after_more_than_candidate_steps_without_a_u
     for ids in ([1, 2], [5], [5], [1], [2]):  # 1 waits for three steps, 2 for four
         opt.update(ids, torch.ones(len(ids), 1), emb)
     assert emb.ids().tolist() == [1, 5]
+
+
+def test_beyond_max_candidates_those_unused_for_longest_are_counted_anew() -> None:
+    emb = table("growing", 1, torch.float32, admission=ge.SeenAtLeast(3, max_candidates=4))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for ids in ([1, 2, 3, 4], [1, 4], [5]):  # 2 and 3 leave, the lowest of which would do for the limit alone
+        opt.update(ids, torch.ones(len(ids), 1), emb)
+    assert emb.shard.candidates()["ids"].tolist() == [1, 4, 5]
+    opt.update([1, 2], torch.ones(2, 1), emb)
+    assert emb.ids().tolist() == [1]
+    assert emb.shard.candidates()["uses"].tolist() == [1, 2, 1]
 
 
 def test_an_evicted_id_that_comes_back_begins_anew() -> None:

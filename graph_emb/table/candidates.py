@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from graph_emb.graph.hash_book import ids_of, keys_of
-from graph_emb.table.growth import SeenAtLeast
+from graph_emb.table.growth import LOW_WATER, SeenAtLeast, Sums, lowest
 from graph_emb.table.id_map import IdMap
 
 MOST_CANDIDATES = 1 << 26
@@ -48,6 +48,18 @@ class Candidates:
         """Drop those whose last use is ``candidate_steps`` old."""
         keys, told = self._map.items()
         self._map.remove(keys[step - (told >> 32) >= self.rule.candidate_steps])
+
+    def leaving(self) -> Sums[None]:
+        """Drop the least recently used of all owners' where they are more than ``max_candidates``."""
+        most = self.rule.max_candidates
+        if most is None:
+            return
+        (num,) = (yield np.array([len(self._map)])).tolist()
+        if num > most:
+            keys, told = self._map.items()
+            last = (told >> 32).astype(np.uint32)
+            left = yield from lowest(last, ids_of(keys), np.ones(len(keys), bool), num - int(LOW_WATER * most))
+            self._map.remove(keys[left])
 
     def clear(self) -> None:
         """Drop all."""

@@ -429,12 +429,11 @@ class GrowingShard(GrowingRows):
         return self._count[: self._end]
 
     def after_step(self, total_of: TotalOf) -> None:
-        """What policies do after a step: halve counts, forget candidates, evict. Every owner calls it."""
-        if self.end_steps(self.step - 1):
-            self.evict(total_of)
+        """Do what policies do after a step. Every owner calls it."""
+        summed(self.ending(self.step - 1), total_of)
 
-    def end_steps(self, since: int) -> bool:
-        """Halve counts and forget candidates after the steps from ``since`` on; whether a pass of eviction is due."""
+    def ending(self, since: int) -> Sums[np.ndarray]:
+        """Halve counts, forget candidates and evict after the steps from ``since`` on; the ids that left, ascending."""
         rule = self.growth.eviction
 
         def periods(steps: int) -> int:
@@ -442,9 +441,13 @@ class GrowingShard(GrowingRows):
 
         if isinstance(rule, LeastUsed) and rule.half_life and (times := periods(rule.half_life)):
             self._halve(min(31, times))
-        if self._candidates is not None and periods(self._candidates.rule.candidate_steps):
-            self._candidates.forget(self.step)
-        return rule is not None and periods(rule.every) > 0
+        if self._candidates is not None and self.step > since:
+            if periods(self._candidates.rule.candidate_steps):
+                self._candidates.forget(self.step)
+            yield from self._candidates.leaving()
+        if rule is None or not periods(rule.every):
+            return np.empty(0, np.int64)
+        return (yield from self.evicting())
 
     def _halve(self, times: int) -> None:
         self._count[: self._end] >>= times

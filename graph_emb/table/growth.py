@@ -57,14 +57,24 @@ class SeenAtLeast:
     Args:
         uses: At least 1; 1 admits every id.
         candidate_steps: Steps without a use after which an id that has no row begins to count anew.
+        max_candidates: Ids of the whole table that may wait for a row. Where a step leaves more, those unused for
+            longest, ties by the lowest id, begin to count anew, until .95 of it are left. None: no limit.
     """
 
     uses: int
     candidate_steps: int = 1_000_000
+    max_candidates: int | None = None
 
     def __post_init__(self) -> None:
         _check("SeenAtLeast", "uses", self.uses, 1)
         _check("SeenAtLeast", "candidate_steps", self.candidate_steps, 1)
+        if self.max_candidates is not None:
+            _check("SeenAtLeast", "max_candidates", self.max_candidates, 1)
+            if self.uses == 1:
+                raise ConfigError(
+                    f"SeenAtLeast: max_candidates={self.max_candidates} has no effect where uses=1 admits every id; "
+                    "leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

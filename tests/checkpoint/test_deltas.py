@@ -22,7 +22,7 @@ from tests.transport.test_growing_ranks import DIM, grads_of, ids_of
 POLICIES: dict[str, dict[str, Any]] = {
     "all stay": {},
     "admission and halvings": {
-        "admission": ge.SeenAtLeast(2, candidate_steps=5),
+        "admission": ge.SeenAtLeast(2, candidate_steps=5, max_candidates=12),
         "eviction": ge.LeastUsed(max_rows=14, low_water=0.7, half_life=3),
     },
     "unused": {"eviction": ge.Unused(2)},

@@ -19,7 +19,7 @@ from tests.ranks import Ranks
 from tests.transport.test_growing_ranks import DIM, grads_of, ids_of, same
 
 POLICIES: dict[str, Any] = {
-    "admission": ge.SeenAtLeast(2, candidate_steps=5),
+    "admission": ge.SeenAtLeast(2, candidate_steps=5, max_candidates=15),
     "eviction": ge.LeastUsed(max_rows=18, low_water=0.8, half_life=6),
 }
 STAYS: dict[str, Any] = {"admission": None}
@@ -149,6 +149,21 @@ def test_a_table_that_has_rows_already_takes_those_of_the_checkpoint_alone(tmp_p
     opt.update(ids[:2], torch.ones(2, DIM, dtype=torch.float64), emb)
     assert torch.equal(emb.weight[ids[:1]], rows[:1])  # frozen still
     assert not torch.equal(emb.weight[ids[1:2]], rows[1:2])
+
+
+def test_candidates_beyond_the_limit_of_the_table_that_loads_them_leave_after_its_next_step(tmp_path: Path) -> None:
+    emb, opt = make(admission=ge.SeenAtLeast(3))
+    for ids in ([1, 2, 3, 4, 5], [2]):
+        opt.update(ids, torch.ones(len(ids), DIM, dtype=torch.float64), emb)
+    ge.save_checkpoint(tmp_path / "2", tables=[emb], optimizers=[opt])
+    del emb, opt
+    ge.shutdown()
+    emb, opt = make(admission=ge.SeenAtLeast(3, max_candidates=4))
+    ge.load_checkpoint(tmp_path / "2", tables=[emb], optimizers=[opt])
+    assert list(emb.shard.ending(emb.shard.step)) == []  # a barrier before that step
+    assert emb.shard.candidates()["ids"].tolist() == [1, 2, 3, 4, 5]
+    opt.update([1], torch.ones(1, DIM, dtype=torch.float64), emb)
+    assert emb.shard.candidates()["ids"].tolist() == [1, 2, 5]
 
 
 def test_a_background_checkpoint_has_the_rows_of_its_step(tmp_path: Path) -> None:

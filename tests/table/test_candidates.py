@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+import pytest
 
 import graph_emb as ge
 from graph_emb.graph.hash_book import keys_of
 from graph_emb.table.candidates import Candidates
+from graph_emb.table.growth import summed
+from tests.table.test_growth import Owners
 
 IDS = np.array([-7, 3, 1 << 40])
 
@@ -54,3 +59,25 @@ def test_restored_candidates_are_those_that_were_listed() -> None:
     found = Candidates(ge.SeenAtLeast(3, candidate_steps=10), "table 't'")
     found.restore(**waiting().items())
     assert listed(found) == listed(waiting())
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3])
+def test_the_least_recently_used_of_all_owners_leave_beyond_the_limit(owners: int) -> None:
+    rng = np.random.default_rng(owners)
+    ids = rng.permutation(np.concatenate([rng.integers(-(2**63), 2**63 - 1, 60), [-(2**63), -1, 0, 2**63 - 1]]))
+    last, at = rng.integers(1, 6, 64), rng.integers(0, owners, 64)
+    order = sorted(zip(last.tolist(), ids.tolist(), strict=True))
+    for most in (1, 20, 63, 64):
+        held, group = [], Owners(owners)
+        for owner in range(owners):
+            held.append(Candidates(ge.SeenAtLeast(9, max_candidates=most), "table 't'"))
+            held[owner].restore(ids[at == owner], np.ones(np.sum(at == owner), np.int64), last[at == owner])
+        with ThreadPoolExecutor(owners) as pool:
+            for job in [pool.submit(summed, one.leaving(), group.total_of(k)) for k, one in enumerate(held)]:
+                job.result()
+        left = sorted(id for one in held for id in listed(one)[0])
+        assert left == sorted(id for _, id in (order if most == 64 else order[64 - int(0.95 * most) :]))
+
+
+def test_without_a_limit_no_owner_asks_the_others() -> None:
+    assert list(waiting().leaving()) == []

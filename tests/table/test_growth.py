@@ -71,6 +71,8 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int, kind: 
         (lambda: ge.growing(5, "none"), r"missing 'none'"),
         (lambda: ge.SeenAtLeast(0), r"SeenAtLeast: uses=0 must be an integer of at least 1"),
         (lambda: ge.SeenAtLeast(2, candidate_steps=True), r"candidate_steps=True"),
+        (lambda: ge.SeenAtLeast(2, max_candidates=0), r"max_candidates=0 must be an integer of at least 1"),
+        (lambda: ge.SeenAtLeast(1, max_candidates=9), r"max_candidates=9 has no effect where uses=1 admits every id"),
         (lambda: ge.Unused(0), r"Unused: steps=0"),
         (lambda: ge.Unused(5, every=0), r"every=0"),
         (lambda: ge.Unused(5, per_pass=0), r"per_pass=0"),

@@ -29,6 +29,10 @@ DIM, STEPS = 3, 14
 POLICIES: dict[str, dict[str, Any]] = {
     "all stay": {},
     "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
+    "all limits": {
+        "admission": ge.SeenAtLeast(2, candidate_steps=9, max_candidates=20),
+        "eviction": ge.Unused(1, max_rows=24),
+    },
     "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
     "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.6), "on_evict": "demote"},
@@ -73,7 +77,7 @@ def train(
         emb = ge.DistEmbedding(size, DIM, "growing", INIT, owners, dtype=torch.float64, **policies)
         opt = getattr(ge, name)([emb], **numbers)
         mine = shares[emb.transport.rank]
-        seen = []
+        seen, held = [], []
         for step in range(STEPS):
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
             grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
@@ -96,13 +100,21 @@ def train(
                 emb(ids).backward(grads)
                 opt.step()
             seen.append(emb.ids().tolist())
+            held.append(waiting(emb))
         ids = torch.unique(torch.cat([ids_of(step, rank) for step in range(STEPS) for rank in range(4)]))
         state = {k: v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
         there = emb.contains(torch.stack([ids, ids + 1]))
-        return {"seen": seen, "rows": emb.weight[ids], "there": there, **state}
+        return {"seen": seen, "waiting": held, "rows": emb.weight[ids], "there": there, **state}
     finally:
         ge.shutdown()
         folder.cleanup()
+
+
+def waiting(emb: Any) -> list[list[int]]:
+    """The candidates of all ranks, with their uses and last steps, in the order of their ids."""
+    own = np.stack(list(emb.shard.candidates().values()), axis=1).tolist()
+    shares = emb.transport.group.gather_objects(own, "candidates") if emb.transport.world_size > 1 else [own]
+    return sorted(one for share in shares for one in share)
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:

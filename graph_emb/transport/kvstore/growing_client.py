@@ -193,7 +193,7 @@ class GrowingClient(Transport):
         check_evicts(found.spec)
         self.barrier()
         if self.rank == 0:
-            self._pass(found)
+            self._together(found, "evict")
         self._exchange.barrier()
         self._learn(found)
         gone = self._from_servers(found, "gone_ids", self._all)
@@ -215,19 +215,17 @@ class GrowingClient(Transport):
             return
         if self.rank == 0:
             for table in growing:
-                answers = self._exchange.ask([(s, "end_steps", (table.key,), ()) for s in self._all])
-                if answers[0].value:
-                    self._pass(table)
+                self._together(table, "end_steps")
         self._exchange.barrier()
         for table in growing:
             self._learn(table)
 
-    def _pass(self, table: TrainerTable) -> None:
-        """Make a pass of eviction over all servers."""
-        answers = self._exchange.ask([(s, "evict", (table.key,), ()) for s in self._all])
+    def _together(self, table: TrainerTable, call: str) -> None:
+        """Let all servers do at once what needs sums over them: ``evict`` or ``end_steps``."""
+        answers = self._exchange.ask([(s, call, (table.key,), ()) for s in self._all])
         while answers[0].value:
             total = torch.stack([answer.tensors[0] for answer in answers]).sum(dim=0)
-            answers = self._exchange.ask([(s, "evict", (table.key,), (total,)) for s in self._all])
+            answers = self._exchange.ask([(s, "go_on", (table.key,), (total,)) for s in self._all])
 
     def _learn(self, table: TrainerTable) -> None:
         """Take the step of the trainer that is ahead, and the epoch."""

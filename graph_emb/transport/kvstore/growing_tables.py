@@ -134,21 +134,25 @@ class GrowingCalls:
         return Answer(self._growing(key).told)
 
     def end_steps(self, sender: int, key: Key) -> Answer:
-        """Do what policies do after the steps since the last call; whether a pass of eviction is due."""
+        """Do what policies do after the steps since the last call, as ``evict`` does."""
         table = self._growing(key)
-        due = table.grown.end_steps(table.settled)
-        table.settle()
-        return Answer(due)
+        table.passing = table.grown.ending(table.settled)
+        table.settle()  # whatever fails, counts are not halved again
+        return self.go_on(sender, key)
 
-    def evict(self, sender: int, key: Key, *totals: Tensor) -> Answer:
-        """Begin a pass of eviction, or go on with the sums over all servers: the next vector, or None at the end."""
+    def evict(self, sender: int, key: Key) -> Answer:
+        """Make a pass of eviction: True with a vector whose sum over all servers ``go_on`` takes; False at the end."""
         table = self._growing(key)
+        table.passing = table.grown.evicting()
+        return self.go_on(sender, key)
+
+    def go_on(self, sender: int, key: Key, total: Tensor | None = None) -> Answer:
+        """Go on with what ``end_steps`` or ``evict`` began."""
+        table = self._growing(key)
+        assert table.passing is not None
         try:
-            if not totals:
-                table.passing = table.grown.evicting()
-                return Answer(True, torch.from_numpy(next(table.passing)))
-            assert table.passing is not None
-            return Answer(True, torch.from_numpy(table.passing.send(totals[0].numpy())))
+            vector = next(table.passing) if total is None else table.passing.send(total.numpy())
+            return Answer(True, torch.from_numpy(vector))
         except StopIteration as end:
             table.gone, table.passing = end.value, None
             table.settle()
@@ -218,6 +222,7 @@ GROWING_CALLS = {
         "facts",
         "end_steps",
         "evict",
+        "go_on",
         "gone_ids",
     ),
     *(

@@ -30,7 +30,10 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
 }
 POLICIES: dict[str, dict[str, Any]] = {
     "all stay": {},
-    "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
+    "admission, unused": {
+        "admission": ge.SeenAtLeast(2, candidate_steps=9, max_candidates=20),
+        "eviction": ge.Unused(1, max_rows=24),
+    },
     "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
     "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.5), "on_evict": "demote"},

@@ -21,7 +21,7 @@ from tests.transport.kvstore.test_growing import DIM, STEPS, check_same, locally
 pytestmark = pytest.mark.dist
 
 SAVED: dict[str, Any] = {
-    "admission": ge.SeenAtLeast(2, candidate_steps=5),
+    "admission": ge.SeenAtLeast(2, candidate_steps=5, max_candidates=12),
     "eviction": ge.LeastUsed(max_rows=18, low_water=0.8, half_life=6),
 }
 
