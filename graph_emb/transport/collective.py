@@ -237,6 +237,10 @@ class CollectiveTransport(Prefetching):
         """Which rank stores which rows of a live table."""
         return self._tables[table].ranges
 
+    def rank_table(self, table: str) -> RankTable:
+        """A live table as this rank sees it."""
+        return self._tables[table]
+
     def mark_changed(self, table: str, rows: Tensor) -> None:
         """Note that rows of this rank's shard change, for those who have fetched them before they ask for them."""
         early = self._tables[table].early
@@ -463,7 +467,7 @@ class CollectiveTransport(Prefetching):
         found = self._tables[table]
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
         end = 0 if found.shard.lazy or found.shard.grows else None
-        if found.shared is not None:
+        if self.hogwild and found.shared is not None:
             return Reach(0, found.shared[:end], frozen)
         return Reach(found.shard.first_id, found.shard.weight[:end], frozen)
 

@@ -1,8 +1,9 @@
 """Rows of a table that a rank holds alone for a while: it trains them without the others, then they go back.
 
 Ranks whose steps touch disjoint rows need not exchange these in every step. Each one takes its rows with their state
-from the owners, reads and changes them in its own memory, and writes them back when it takes others. Other tables are
-pulled and pushed by all ranks as ever.
+from the owners, reads and changes them in its own memory, and writes them back when it takes others. Where ranks share
+the memory of one machine no row moves: all lie where each rank reaches them, and a rank changes those that it holds.
+Other tables are pulled and pushed by all ranks as ever.
 
 Legend: B ids, N rows that are held.
 """
@@ -22,36 +23,45 @@ from graph_emb.table.row_memory import allocate
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.in_place import WholeShard
+from graph_emb.transport.lockstep import share_rows, share_state
 
 Range = tuple[int, int]
 
 
 class HeldRows:
-    """Disjoint rows of one table on each rank of collective mode, with their state.
+    """Disjoint rows of one table on each rank of collective mode, with their state. Every rank makes one.
 
     A context manager, to be entered for each step: within it pulls of the table and pushes to it stay in this process;
-    they are made with the joint calls of the other tables, which need the others. Outside of it the table is as ever,
-    with the rows of the last ``give_back``.
+    they are made with the joint calls of the other tables, which need the others. Outside of it the table is as ever
+    after ``give_back``, until the next step.
 
     Args:
         transport: Of the table.
         table: Its name; an optimizer trains it.
         num_rows: The most that a rank holds, N.
+    Attributes:
+        in_place: Whether rows stay where they are, as all ranks reach them; on all ranks or on none.
     Raises:
-        ConfigError: rows lie on a device or grow, decay lazily, or are rounded where they travel.
+        ConfigError: rows lie on a device or grow, decay lazily, are frozen, or are rounded where they travel; ranks of
+            one machine have no memory to share.
     """
 
     def __init__(self, transport: CollectiveTransport, table: str, num_rows: int) -> None:
         shard = transport.shard(table)
-        if shard.weight.device.type != "cpu" or shard.grows or shard.lazy:
-            raise ConfigError(f"table {table!r}: rows that ranks hold lie on the CPU, do not grow or decay lazily")
+        if shard.weight.device.type != "cpu" or shard.grows or shard.lazy or shard.frozen is not None:
+            raise ConfigError(
+                f"table {table!r}: rows that ranks hold lie on the CPU, do not grow or decay lazily, and none is frozen"
+            )
         if transport.wire_dtype is not None:
             raise ConfigError(
                 f"table {table!r}: wire_dtype={transport.wire_dtype} would round all its rows whenever a rank takes "
                 "them; leave it out"
             )
         self._transport, self._name, self._room = transport, table, num_rows
-        self._shard = _HeldShard(shard, num_rows)
+        whole = _in_reach_of_all(transport, table)
+        self.in_place = whole is not None
+        self._shard: EmbeddingShard = whole or _HeldShard(shard, num_rows)
         self._state = [name for name, spec in shard.state_specs.items() if spec.kind != "table"]
         self._at: dict[Range, int] = {}
         self._dirty = False
@@ -66,6 +76,8 @@ class HeldRows:
     def hold(self, ranges: Sequence[Range]) -> None:
         """Write back what is held and not in ranges, then take what is not here. Joint, outside of a step.
 
+        In place it waits until no rank changes rows of before.
+
         Args:
             ranges: Rows [low, high), of no other rank's; none is fine.
         Raises:
@@ -73,6 +85,10 @@ class HeldRows:
         """
         if (num := sum(high - low for low, high in ranges)) > self._room:
             raise ConfigError(f"table {self._name!r}: {num} rows to hold, there is room for {self._room}")
+        if self.in_place:
+            self._at = {own: own[0] for own in ranges}
+            self._transport.barrier()
+            return
         if self._dirty:  # on all ranks or on none
             self._write([own for own in self._at if own not in ranges])
         kept = {own: at for own, at in self._at.items() if own in ranges}
@@ -86,9 +102,11 @@ class HeldRows:
 
     def give_back(self) -> None:
         """Write what is held to its owners, and hold it on. Joint, outside of a step."""
-        if self._dirty:
+        if self._dirty and self.in_place:
+            self._transport.barrier()
+        elif self._dirty:
             self._write([*self._at])
-            self._dirty = False
+        self._dirty = False
 
     def _write(self, ranges: Sequence[Range]) -> None:
         ids, at, transport = _ids(ranges), self._positions(ranges), self._transport
@@ -98,6 +116,7 @@ class HeldRows:
 
     def _places(self, kept: dict[Range, int], coming: Sequence[Range]) -> dict[Range, int]:
         """Where ranges lie; those that stay move to the front."""
+        assert isinstance(self._shard, _HeldShard)
         found, end = {}, 0
         for own, at in sorted(kept.items(), key=lambda one: one[1]):
             if at != end:
@@ -175,6 +194,20 @@ class _Outside:
 
     def __exit__(self, *_: object) -> None:
         self._transport.alone = self._alone
+
+
+def _in_reach_of_all(transport: CollectiveTransport, name: str) -> EmbeddingShard | None:
+    """All rows of a table, moved with their state to memory of all ranks. Joint.
+
+    None on every rank where they share no memory, or where the rows of one lie in a file.
+    """
+    table = transport.rank_table(name)
+    in_memory = table.shard.in_memory and table.spec.placement is None
+    if not transport.group.same_memory or transport.votes(in_memory) < transport.world_size:
+        return None
+    share_rows(transport.group, table)
+    share_state(transport.group, table)
+    return WholeShard(table)
 
 
 class _HeldShard(EmbeddingShard):

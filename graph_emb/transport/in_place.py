@@ -61,7 +61,7 @@ class InPlace(LocalTransport):
         super().__init__()
         self.counts = ranks.counts
         self._ranks, self._of_ranks = ranks, dict(tables)
-        self._tables.update({name: _WholeShard(table) for name, table in tables.items()})
+        self._tables.update({name: WholeShard(table) for name, table in tables.items()})
         self._together: tuple[bool, Callable[[str], Any]] = ranks.lockstep, ranks.joint
 
     def __enter__(self) -> InPlace:
@@ -86,7 +86,7 @@ class InPlace(LocalTransport):
         ranks.takes_bags = ranks.groups_ids = False
 
 
-class _WholeShard(EmbeddingShard):
+class WholeShard(EmbeddingShard):
     """The rows of all ranks, and their state, with this rank's clocks."""
 
     def __init__(self, table: RankTable) -> None:

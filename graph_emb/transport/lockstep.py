@@ -117,11 +117,30 @@ def _digest(*about: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(about).encode(), digest_size=8).digest(), "big") >> 1
 
 
-def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
-    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it."""
+def shared_rows(group: ProcessGroup, spec: TableSpec, word: str = "create") -> Tensor:
+    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
+
+    Args:
+        word: Of the call, with which an error names it.
+    """
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
-    return _shared(group, spec.name, (spec.num_rows, spec.dim), spec.dtype, "create")
+    return _shared(group, spec.name, (spec.num_rows, spec.dim), spec.dtype, word)
+
+
+def share_rows(group: ProcessGroup, table: RankTable) -> None:
+    """Move the rows of a table in memory to memory of all ranks. Every rank must call it.
+
+    Returns when the rows of all of them are there; nothing where they lie so already.
+    """
+    if table.shared is not None:
+        return
+    shard = table.shard
+    whole = shared_rows(group, table.spec, "sharing of rows")
+    own = whole[shard.first_id : shard.first_id + shard.num_rows]
+    own.copy_(shard.weight)
+    shard.weight, table.shared = own, whole
+    group.gather_objects(None, f"sharing of rows of table {table.spec.name!r}")
 
 
 def share_state(group: ProcessGroup, table: RankTable) -> None:

@@ -10,7 +10,7 @@ import torch
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.transport.held_rows import HeldRows
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
 ROUNDS = [[[(0, 4), (8, 10)], [(4, 8)]], [[(4, 8)], [(8, 10), (0, 4)]], [[], [(0, 4), (4, 8)]]]
 """Rows of each rank in each round."""
@@ -40,21 +40,24 @@ def rows_of(own: Any, shared: Any, optimizer: Any) -> list[torch.Tensor]:
     return [own.weight[:], shared.weight[:], *found]
 
 
-def held(rule: str) -> tuple[list[torch.Tensor], int, int]:
-    transport: Any = ge.init(mode="collective", timeout=60)
+def held(rule: str, in_place: bool) -> tuple[list[torch.Tensor], int]:
+    transport: Any = ge.init(mode="collective", timeout=60, shared_memory=in_place)
     own, shared, optimizer = tables(rule)
     rank = transport.rank
     alone = HeldRows(transport, "own", 8)
+    assert alone.in_place is in_place
     for number, (ranges, ids) in enumerate(zip(ROUNDS, IDS, strict=True)):
+        met = transport.group.num_calls
         alone.hold(ranges[rank])
+        assert transport.group.num_calls > met  # others may still change rows that this rank holds from here on
         for turn in range(2):
             with alone:
                 step(own, shared, optimizer, ids[rank], 2 * number + turn)
         if number == 1:
+            met = transport.group.num_calls
             alone.give_back()
-            assert torch.equal(
-                own.weight[4:8] if rank else own.weight[0:4], own.weight[4:8] if rank else own.weight[0:4]
-            )
+            assert transport.group.num_calls > met
+            middle = own.weight[:]
         if not rank and not number:
             with pytest.raises(ModeError, match="'own': id 6 is in no part that this rank holds"):
                 alone._find(torch.tensor([0, 6]))
@@ -64,11 +67,14 @@ def held(rule: str) -> tuple[list[torch.Tensor], int, int]:
     with pytest.raises(ConfigError, match="9 rows to hold, there is room for 8"):
         alone.hold([(0, 9)])
     ge.shutdown()
-    return found, steps, transport.traffic.asked
+    return [*found, middle], steps
 
 
+@pytest.mark.parametrize("in_place", [pytest.param(True, marks=with_shared_memory), False])
 @pytest.mark.parametrize("rule", OPTIMIZERS)
-def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(ranks: Ranks, fresh_mode: None, rule: str) -> None:
+def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(
+    ranks: Ranks, fresh_mode: None, rule: str, in_place: bool
+) -> None:
     ge.init(mode="local")
     own, shared, optimizer = tables(rule)
     for number, ids in enumerate(IDS):
@@ -79,8 +85,10 @@ def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(ranks: Ranks, f
                 (rows * (scale + torch.arange(3.0))).sum().backward()
                 (shared(torch.tensor([1, scale % 4])) ** 2).sum().backward()
             optimizer.step()
-    expected = rows_of(own, shared, optimizer)
-    for found, steps, _ in ranks.run(held, 2, rule):
+        if number == 1:
+            middle = own.weight[:]
+    expected = [*rows_of(own, shared, optimizer), middle]
+    for found, steps in ranks.run(held, 2, rule, in_place):
         assert steps == 6  # each counted once
         for wanted, got in zip(expected, found, strict=True):
             assert torch.allclose(wanted, got, rtol=0, atol=0 if wanted is not expected[1] else 1e-6)

@@ -92,7 +92,8 @@ def plan_of_rounds(num_entities: int, parts: int, places: int, seed: int) -> str
     moved = schedule.num_moves(rounds) / parts
     return (
         f"plan: {parts} parts of the entities, {places} buckets at a time; an epoch has {len(rounds)} rounds of "
-        f"{parts**2} buckets, between which {moved:.1f} times the table moves to those who train it, and back"
+        f"{parts**2} buckets, between which {moved:.1f} times the table moves to those who train it, and back, where "
+        "they share no memory"
     )
 
 

@@ -19,7 +19,7 @@ from graph_emb.models.kge.training import train_kge
 from graph_emb.run.families.kge import KGEFamily
 from graph_emb.sampling.bucket_rounds import RoundSchedule
 from tests.models.kge.test_tiered import graph
-from tests.ranks import Ranks, raised
+from tests.ranks import Ranks, raised, with_shared_memory
 
 RULES: dict[str, dict[str, Any]] = {
     "sgd": {"rule": "sgd"},
@@ -35,13 +35,18 @@ def config(**more: Any) -> KGEConfig:
     return KGEConfig(**{"model": "complex", "buckets": 5, "at_once": 2, "valid_every": 1, **sizes, **more})
 
 
-def start(mode: str) -> Any:
-    return ge.init(mode=mode, **({"timeout": 60} if mode == "collective" else {}))
+def start(mode: str, shared: bool = False) -> Any:
+    """The mode; in collective mode ``shared`` leaves rows in memory of all ranks, else they move."""
+    return ge.init(mode=mode, **({"timeout": 60, "shared_memory": shared} if mode == "collective" else {}))
 
 
-def trained(chosen: KGEConfig, mode: str, **more: Any) -> Any:
+IN_PLACE = pytest.param(True, marks=with_shared_memory, id="in place")
+HOW = pytest.mark.parametrize("shared", [IN_PLACE, pytest.param(False, id="moved")])
+
+
+def trained(chosen: KGEConfig, mode: str, shared: bool = False, **more: Any) -> Any:
     """The rows that are returned and those of the tables, the validations, and bytes that left this process."""
-    transport = start(mode)
+    transport = start(mode, shared)
     result = train_kge(graph(), chosen, num_threads=1, **more)
     sent = {name: transport.traffic_of(table.name).bytes_sent for name, table in tables(result).items()}
     rows = [table.weight[:] for table in result.model.tables]
@@ -60,10 +65,13 @@ def same(alone: Any, found: Any) -> None:
     assert alone[2] == found[2]
 
 
+@HOW
 @pytest.mark.parametrize("rule", RULES)
-def test_two_ranks_train_the_rows_of_one_process_bit_for_bit(ranks: Ranks, fresh_mode: None, rule: str) -> None:
+def test_two_ranks_train_the_rows_of_one_process_bit_for_bit(
+    ranks: Ranks, fresh_mode: None, rule: str, shared: bool
+) -> None:
     chosen = config(**RULES[rule])
-    alone, (found, other) = trained(chosen, "local"), ranks.run(trained, 2, chosen, "collective")
+    alone, (found, other) = trained(chosen, "local"), ranks.run(trained, 2, chosen, "collective", shared)
     assert other[0] is None
     same(alone, found)
 
@@ -78,6 +86,16 @@ def test_three_ranks_too_and_entities_travel_between_rounds_alone(ranks: Ranks, 
     )
     assert found[0][4]["relation"] > 0
     assert sum(own[4]["entity"] for own in found) < 0.5 * sum(own[4]["entity"] for own in shared)
+
+
+@with_shared_memory
+def test_ranks_of_one_machine_move_no_rows(ranks: Ranks, fresh_mode: None) -> None:
+    chosen = config(buckets=6, at_once=3, batch_size=4, epochs=1, valid_every=0)
+    found = ranks.run(trained, 3, chosen, "collective", True)
+    same(trained(chosen, "local"), found[0])
+    # What leaves is for the rows of the result, which each rank reads.
+    rows = 400 * 16 * 4
+    assert sum(own[4]["entity"] for own in found) < 4 * rows
 
 
 def test_steps_of_a_round_have_triples_and_negatives_of_its_parts(fresh_mode: None) -> None:
@@ -116,20 +134,21 @@ class Stopping(PeriodicCheckpoints):
         return super().after(step, position)
 
 
-def interrupted(chosen: KGEConfig, folder: str) -> Any:
-    start("collective")
+def interrupted(chosen: KGEConfig, folder: str, shared: bool) -> Any:
+    start("collective", shared)
     with pytest.raises(RuntimeError, match="stopped"):
         train_kge(graph(), chosen, num_threads=1, checkpoints=Stopping(Path(folder), 13))
     ge.shutdown()
-    return trained(chosen, "collective", checkpoints=PeriodicCheckpoints(Path(folder), 1000, resume=True))
+    return trained(chosen, "collective", shared, checkpoints=PeriodicCheckpoints(Path(folder), 1000, resume=True))
 
 
+@HOW
 def test_a_training_goes_on_in_the_middle_of_a_round_by_ranks_or_by_one(
-    ranks: Ranks, fresh_mode: None, tmp_path: Path
+    ranks: Ranks, fresh_mode: None, tmp_path: Path, shared: bool
 ) -> None:
     chosen = config(rule="adam", compat="torch", batch_size=4)
     alone = trained(chosen, "local")
-    same(alone, ranks.run(interrupted, 2, chosen, str(tmp_path))[0])
+    same(alone, ranks.run(interrupted, 2, chosen, str(tmp_path), shared)[0])
     same(alone, trained(chosen, "local", checkpoints=PeriodicCheckpoints(tmp_path, 1000, resume=True)))
 
 
