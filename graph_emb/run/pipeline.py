@@ -212,8 +212,9 @@ def run(
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
+                family = family_of(config)  # it fills fields in that checkpoints name
                 with held_interrupts():
-                    trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log, config)))
+                    trained = family.train(None, replace(job, checkpoints=checkpoints(job.log, family.config)))
                 metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
                 return PipelineResult(config, metrics, None, None)
             if out is not None:
