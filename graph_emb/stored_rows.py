@@ -13,7 +13,8 @@ from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.cache import CacheStats
-from graph_emb.transport.base import Traffic, Transport
+from graph_emb.transport.base import Transport
+from graph_emb.transport.traffic import Traffic
 
 
 class StoredRows:

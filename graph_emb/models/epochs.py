@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import bar
 from graph_emb.models.schedule import Plateau
+from graph_emb.transport.pace import JobPace, with_job, without_job
 
 Values = dict[str, float]
 
@@ -24,16 +25,18 @@ class Evaluation:
         loss: Mean over the epoch's nodes, or edges with as many negatives.
         valid: Metrics of the validation part; None where there is none.
         test: Metrics of the test part; None where no validation value is the best so far.
+        job: Of several ranks their pace in the epochs since the evaluation before; None of one.
     """
 
     epoch: int
     loss: float
     valid: Values | None
     test: Values | None
+    job: JobPace | None = field(default=None, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers for a JSON file."""
-        return asdict(self)
+        """Numbers for a JSON file; one rank has no ``job``."""
+        return without_job(asdict(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +77,10 @@ class TrainingResult:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers for a JSON file: the best values, the history, counts and times."""
+        """Numbers for a JSON file: the best values, the history without the pace, counts and times."""
         return {
             self.values_key: self.best_values(),
-            "history": [evaluation.as_dict() for evaluation in self.history],
+            "history": [replace(evaluation, job=None).as_dict() for evaluation in self.history],
             "num_parameters": self.num_parameters,
             "seconds_per_epoch": self.seconds_per_epoch,
         }
@@ -109,6 +112,8 @@ def run_epochs(
     after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
     on_interrupt: Callable[[], object] | None = None,
     stops: Callable[[], bool] = lambda: False,
+    pace: Callable[[], JobPace | None] = lambda: None,
+    unit: str = "items",
 ) -> tuple[tuple[Evaluation, ...], float, int]:
     """Train and evaluate; the test part is evaluated only where a validation value is the best so far.
 
@@ -128,6 +133,8 @@ def run_epochs(
         after_epoch: Called after each epoch with its number and a function that returns the position.
         on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
         stops: Asked after each epoch whether to end there.
+        pace: Asked before each evaluation how fast all ranks trained since the last one; None of one rank.
+        unit: What its rate counts, a plural.
     Returns:
         The evaluations, the seconds of an epoch, and the epochs that were trained.
     Raises:
@@ -149,14 +156,16 @@ def run_epochs(
             at.seconds += time.perf_counter() - begin
             epochs.update()
             if at.epoch % schedule.eval_every == 0 if has_valid else at.epoch == schedule.epochs:
-                found = at.evaluate(loss, evaluate, has_valid, select)
+                found = at.evaluate(loss, evaluate, has_valid, select, pace())
                 if plateau is not None and plateau.due(at.stale):
                     plateau.reduce()
                     at.scale = plateau.scale
                 if on_evaluation is not None:
                     on_evaluation(found)
                 shown = [select] if select else list(at.best)[:1]
-                epochs.set_postfix({"loss": f"{loss:.3f}", **{f"best {n}": f"{at.best[n]:.4f}" for n in shown}})
+                bests = "".join(f", best {n}={at.best[n]:.4f}" for n in shown)
+                job = "" if found.job is None else found.job.said(unit)
+                epochs.set_postfix_str(f"loss={loss:.3f}{bests}{job}")
             if after_epoch is not None:
                 after_epoch(at.epoch, partial(asdict, at))
             if stops():
@@ -166,7 +175,7 @@ def run_epochs(
             raise
         on_interrupt()
     epochs.close()
-    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch), at.epoch
+    return tuple(Evaluation(**with_job(entry)) for entry in at.history), at.seconds / max(1, at.epoch), at.epoch
 
 
 @dataclass
@@ -181,13 +190,19 @@ class _Progress:
     scale: float = 1.0  # of the rates
 
     def evaluate(
-        self, loss: float, evaluate: Callable[[str], Values], has_valid: bool, select: str | None
+        self,
+        loss: float,
+        evaluate: Callable[[str], Values],
+        has_valid: bool,
+        select: str | None,
+        job: JobPace | None,
     ) -> Evaluation:
         """Evaluate the validation part, and the test part where a metric is the best so far."""
         valid = evaluate("valid") if has_valid else None
         better = [name for name, value in (valid or {}).items() if value > self.best.get(name, float("-inf"))]
         self.best.update({name: (valid or {})[name] for name in better})
-        found = Evaluation(self.epoch, loss, valid, evaluate("test") if better or not has_valid else None)
+        test = evaluate("test") if better or not has_valid else None
+        found = Evaluation(self.epoch, loss, valid, test, job)
         self.history.append(found.as_dict())
         self.stale = 0 if valid is None or (select or next(iter(valid))) in better else self.stale + 1
         return found

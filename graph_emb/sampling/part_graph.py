@@ -203,8 +203,7 @@ def to_ranks(
     order = np.argsort(rank, kind="stable")
     counts = np.bincount(rank, minlength=group.world_size).astype(np.int64)
     del rank
-    ones = [1] * group.world_size
-    coming = group.exchange(torch.from_numpy(counts), ones, ones, what).tolist()
+    coming = group.exchange_numbers(torch.from_numpy(counts), what).tolist()
 
     def send(column: NDArray) -> NDArray:
         return group.exchange(torch.from_numpy(column[order]), counts.tolist(), coming, what).numpy()

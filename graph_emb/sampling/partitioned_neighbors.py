@@ -89,7 +89,7 @@ class PartitionedNeighborSampling(NeighborSampling):
             order.append(torch.argsort(owner, stable=True))
             asking.append(torch.bincount(owner, minlength=len(ranks)))
         ask = torch.stack(asking, dim=1)  # (W, types): how many nodes this rank asks each one about
-        asked = group.exchange(ask, [1] * len(ranks), [1] * len(ranks), WHAT)
+        asked = group.exchange_numbers(ask, WHAT)
         pieces = [
             ends[ntype][by_owner].split(counts.tolist())
             for ntype, by_owner, counts in zip(self._ntypes, order, ask.T, strict=True)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.live_rows import ChangedRows
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.transport.traffic import LinkCounts, Traffic
 
 T = TypeVar("T")
 
@@ -80,37 +81,6 @@ class Named(NamedTuple):
     policy: Any
     by_name: bool = False
     is_gdata: bool = False
-
-
-@dataclass
-class Traffic:
-    """Counts of ids and bytes that a process asked for and sent, since the start: of one table or of all.
-
-    Attributes:
-        asked: Ids asked for, repeats counted.
-        distinct: Ids asked for, each once a pull.
-        local: Distinct ids whose rows it reads without asking another process.
-        bytes_sent: Ids, rows and gradients sent to other ranks or machines.
-        steps: Pushes: of a table those that touched it, of all tables those of whole steps.
-    """
-
-    asked: int = 0
-    distinct: int = 0
-    local: int = 0
-    bytes_sent: int = 0
-    steps: int = 0
-
-    def add(self, other: Traffic) -> None:
-        """Add another table's ids and bytes; its steps are not further steps."""
-        self.asked += other.asked
-        self.distinct += other.distinct
-        self.local += other.local
-        self.bytes_sent += other.bytes_sent
-
-    @property
-    def local_share(self) -> float:
-        """The share of distinct ids that did not travel."""
-        return self.local / self.distinct if self.distinct else 1.0
 
 
 def checked_wire(dtype: Any) -> torch.dtype | None:
@@ -217,6 +187,7 @@ class Transport(ABC):
         lockstep: Whether pull, push and the other joint calls are made by all ranks together.
         counts: What this process asked for and sent, by table: the transport counts as it goes.
         num_steps: Whole steps that it pushed.
+        link: What crossed between this process and the others, and how long it waited for them.
         named: What is known of each table besides its spec, by the table's name.
         machine, num_servers: The machine of this process among those of the job, and the processes that own rows.
         takes_bags: Whether a push may bring the gradients of bags as they are.
@@ -241,7 +212,7 @@ class Transport(ABC):
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self.num_steps = 0
+        self.num_steps, self.link = 0, LinkCounts()
         self.named: dict[str, Named] = {}
         self.machine, self.num_servers = 0, 1
         self._past = Traffic()
@@ -436,8 +407,12 @@ class Transport(ABC):
         return ModeError(f"table {table!r} does not grow; make it with num_embeddings=ge.growing(max_rows=...)")
 
     @abstractmethod
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """As many numbers of each process, in the order of ranks; a barrier in every mode: all processes call it."""
+
     def votes(self, yes: int) -> int:
-        """The sum of what the processes say, as of True and False; a barrier in every mode: all processes call it."""
+        """The sum of what the processes say, as of True and False; a barrier as ``gather``."""
+        return sum(said for (said,) in self.gather([int(yes)]))
 
     def flush(self) -> None:
         """Return when everything that this process pushed is applied.

@@ -102,7 +102,7 @@ class JointCalls:
             head = torch.zeros(ranks, HEAD, dtype=torch.int64)
             head[:, :FIXED] = torch.tensor([call, number, num, self._group.num_calls])
             head[:, FIXED : FIXED + num] = per_rank[:, :room]
-            got = self._group.exchange(head, [1] * ranks, [1] * ranks, what)
+            got = self._group.exchange_numbers(head, what)
             wrong = (got[:, :FIXED] != head[:, :FIXED]).any(dim=1).nonzero().flatten().tolist()
             if wrong:
                 others = {rank: (int(got[rank, 0]), int(got[rank, 1])) for rank in wrong}
@@ -110,7 +110,7 @@ class JointCalls:
                 raise lockstep.told_apart(self._group.rank, what, others, self._tables, skipped)
             if num <= room:
                 return got[:, FIXED : FIXED + num]
-            rest = self._group.exchange(per_rank[:, room:].contiguous(), [1] * ranks, [1] * ranks, what)
+            rest = self._group.exchange_numbers(per_rank[:, room:].contiguous(), what)
             return torch.cat([got[:, FIXED:], rest], dim=1)
 
     def _skipped(self, places: Mapping[int, int]) -> str:
@@ -185,6 +185,7 @@ class CollectiveTransport(Prefetching):
         self.world_size = group.world_size
         self.local_rank = group.local_rank
         super().__init__()
+        self.link = group.link
         self.machine, self.num_servers = int(os.environ.get("GROUP_RANK", 0)), group.world_size
         self._tables: LiveTables[RankTable] = LiveTables()
         self._created = 0
@@ -451,9 +452,11 @@ class CollectiveTransport(Prefetching):
             found.shard.overwrite_state(name, rows, block)
             self.mark_changed(table, rows)
 
-    def votes(self, yes: int) -> int:
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         self._tables.check_open()
-        return self._tell(lockstep.VOTES, 0, int(yes), "votes")
+        told = torch.tensor([list(numbers)] * self.world_size)
+        found: list[list[int]] = self.agree(lockstep.VOTES, 0, told, "votes").tolist()
+        return found
 
     def barrier(self) -> None:
         self._tables.check_open()

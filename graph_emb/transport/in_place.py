@@ -16,9 +16,10 @@ from torch import Tensor
 from graph_emb.core.errors import ModeError
 from graph_emb.table.bags import Bags
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.transport.base import Push, Traffic
+from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport
 from graph_emb.transport.lockstep import RankTable
+from graph_emb.transport.traffic import Traffic
 
 
 class StepCalls(Protocol):

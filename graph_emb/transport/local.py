@@ -173,9 +173,9 @@ class LocalTransport(Transport):
     def all_ids(self, table: str) -> np.ndarray:
         return self._growing(table).ids()
 
-    def votes(self, yes: int) -> int:
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         self._tables.check_open()
-        return int(yes)
+        return [list(numbers)]
 
     def shard(self, table: str) -> EmbeddingShard:
         return self._tables[table]

@@ -29,6 +29,7 @@ from graph_emb.graph.partition_book import Rank
 from graph_emb.transport import job
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
 from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange, room_for
+from graph_emb.transport.traffic import LinkCounts
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -50,6 +51,7 @@ class ProcessGroup:
         local_rank: This process among those of its machine: the number of its GPU.
         same_memory: Whether all processes are on one machine and see each other's memory.
         failed: The error that left the ranks out of step; empty while they are in step.
+        link: What crossed between this process and the others, and how long it waited for them.
         num_calls, last_calls: How many joint calls this process began (``collective.JointCalls``), and the last ones.
     """
 
@@ -77,7 +79,7 @@ class ProcessGroup:
         self.rank = Rank(dist.get_rank(self._group))
         self.world_size = dist.get_world_size(self._group)
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
-        self.failed, self.num_calls = "", 0
+        self.failed, self.num_calls, self.link = "", 0, LinkCounts()
         self.last_calls: deque[str] = deque(maxlen=64)
         self._shared: SharedExchange | None = None
         token = os.environ.get(TOKEN_VARIABLE)
@@ -97,6 +99,7 @@ class ProcessGroup:
             self.exchange = shared.exchange  # type: ignore[method-assign]
             self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
             self.exchange_pieces = shared.exchange_pieces  # type: ignore[method-assign]
+            self.exchange_numbers = shared.exchange_numbers  # type: ignore[method-assign]
             self.outgoing = shared.outgoing  # type: ignore[method-assign]
 
     def _start(self, backend: str) -> Any:
@@ -165,9 +168,30 @@ class ProcessGroup:
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
         """``exchange`` into memory that the caller holds, contiguous."""
+        self.count(out, send, to_send, to_receive)
+        self._all_to_all(out, send, to_send, to_receive, what)
+
+    def _all_to_all(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+    ) -> None:
         # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+
+    def count(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
+        """Add an exchange to ``link``; what this rank has for itself does not cross."""
+        own = to_send[self.rank] * (send.nbytes // max(1, len(send)))
+        self.link.carried(out.nbytes - own, send.nbytes - own)
+
+    def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
+        """Tell each rank a row of numbers, (W, K), and hear one from each: how a call of all ranks begins.
+
+        The time that it takes is that until the last rank has come, and ``link`` counts it as waiting.
+        """
+        out, ones, begun = torch.empty_like(numbers), [1] * len(numbers), time.perf_counter()
+        self._all_to_all(out, numbers, ones, ones, what)
+        self.link.waited += time.perf_counter() - begun
+        return out
 
     def exchange_pieces(
         self, targets: Sequence[Sequence[Tensor]], send: Tensor, to_send: Sequence[int], what: str
@@ -198,6 +222,7 @@ class ProcessGroup:
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> Callable[[], None]:
         """``exchange_into`` in the background; call what it returns before ``out`` is read or ``send`` freed."""
+        self.count(out, send, to_send, to_receive)
         with self._translated(what):
             work = dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group, async_op=True)
 
@@ -227,7 +252,7 @@ class ProcessGroup:
     def _gather_equal(self, own: Tensor, what: str) -> list[Tensor]:
         """A tensor of the same shape from every rank."""
         found = [torch.empty_like(own) for _ in range(self.world_size)]
-        with self._translated(what):
+        with self._waiting(what):
             dist.all_gather(found, own, group=self._group)
         return found
 
@@ -247,7 +272,7 @@ class ProcessGroup:
 
     def sum(self, values: Tensor, what: str) -> Tensor:
         """The sum over all ranks, in place, returned."""
-        with self._translated(what):
+        with self._waiting(what):
             dist.all_reduce(values, group=self._group)
         return values
 
@@ -270,7 +295,7 @@ class ProcessGroup:
             self._shared.close()
             self._shared = None
             # they keep this object, and mapped memory, alive
-            del self.exchange, self.exchange_into, self.exchange_pieces, self.outgoing
+            del self.exchange, self.exchange_into, self.exchange_pieces, self.exchange_numbers, self.outgoing
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         if own is not None:
@@ -288,6 +313,14 @@ class ProcessGroup:
         except BaseException as error:
             self.fail(what, error)
             raise
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """``_translated``, whose time is that until the last rank has come."""
+        begun = time.perf_counter()
+        with self._translated(what):
+            yield
+        self.link.waited += time.perf_counter() - begun
 
     def fail(self, what: str, error: BaseException) -> None:
         """Note that a call ended half done: the next exchange would be taken for its rest. The first cause stays."""
@@ -426,7 +459,7 @@ class DataParallel:
             group.copy_first([*module.parameters(), *module.buffers()], "values of a network")
         elif group is not None and group.world_size > 1:
             self._wrapped = DistributedDataParallel(module, process_group=group._group, find_unused_parameters=True)
-            self._wrapped.register_comm_hook(group._group, _sum)
+            self._wrapped.register_comm_hook(group, _sum)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network; its gradients are summed over the ranks in backward."""
@@ -437,9 +470,17 @@ class DataParallel:
         return contextlib.nullcontext() if self._wrapped is None else self._wrapped.no_sync()
 
 
-def _sum(group: Any, bucket: dist.GradBucket) -> Any:
-    work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
+def _sum(group: ProcessGroup, bucket: dist.GradBucket) -> Any:
+    gradients, last, begun = bucket.buffer(), bucket.is_last(), time.perf_counter()
+    work: Any = dist.all_reduce(gradients, group=group._group, async_op=True)
+    group.link.carried(gradients.nbytes, gradients.nbytes)
+
+    def summed(future: Any) -> Any:
+        if last:  # backward has nothing left to compute meanwhile
+            group.link.waited += time.perf_counter() - begun
+        return future.value()[0]
+
+    return work.get_future().then(summed)
 
 
 # torch compares a hook's annotations with types, and refuses strings.

@@ -242,7 +242,14 @@ class SharedAllToAll:
         if send.device.type != "cpu":
             self._elsewhere(out, send, to_send, to_receive, what)
         else:
+            self._group.count(out, send, to_send, to_receive)
             self._checked(what, lambda: self._memory.exchange(out, send, to_send, to_receive))
+
+    def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
+        out, ones, begun = torch.empty_like(numbers), [1] * len(numbers), time.perf_counter()
+        self._checked(what, lambda: self._memory.exchange(out, numbers, ones, ones))
+        self._group.link.waited += time.perf_counter() - begun
+        return out
 
     def exchange_pieces(
         self, targets: Sequence[Sequence[Tensor]], send: Tensor, to_send: Sequence[int], what: str
@@ -251,6 +258,7 @@ class SharedAllToAll:
             self._pieces_elsewhere(targets, send, to_send, what)
             return
         starts, pieces = np.cumsum([0, *to_send], dtype=np.int64), [list(map(_bytes, one)) for one in targets]
+        self._group.link.carried(sum(room_for(len(piece)) for one in pieces for piece in one), send.nbytes)
         self._checked(what, lambda: self._memory.exchange_pieces(pieces, _bytes(send), starts))
 
     def _checked(self, what: str, call: Callable[[], None]) -> None:

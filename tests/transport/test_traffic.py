@@ -9,7 +9,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.core.errors import ModeError
-from graph_emb.transport.base import Traffic
+from graph_emb.transport.traffic import Traffic
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -49,7 +49,11 @@ class Objective(ABC):
     Args:
         trainer: The network and its inputs.
         networks: All that the steps train.
+    Attributes:
+        unit: What its items are, a plural.
     """
+
+    unit: ClassVar[str]
 
     def __init__(self, trainer: Trainer, *networks: nn.Module) -> None:
         self._trainer, self.networks = trainer, networks
@@ -67,6 +71,11 @@ class Objective(ABC):
             weight_sum += weight
             self._trainer.step(*self.networks)
         return self._trainer.mean_loss([float(value) for value in sums], weight_sum)
+
+    def _count(self, num: int) -> None:
+        """Note that this rank trains so many items."""
+        if self._trainer.meter is not None:
+            self._trainer.meter.items += num
 
     @abstractmethod
     def _steps(self, number: int) -> Iterator[tuple[Sequence[Loss], float]]:
@@ -104,8 +113,11 @@ class ItemTraining(Objective):
         step = next(steps, None)
         while step is not None:
             places, items = step
-            shares = self._trainer.shares(self._owned[places], self.networks)
-            losses = [self._backward(items[share], len(places)) for share in shares]
+            losses = []
+            for share in self._trainer.shares(self._owned[places], self.networks):
+                own = items[share]
+                self._count(len(own))
+                losses.append(self._backward(own, len(places)))
             step = next(steps, None)  # while a GPU still computes
             yield losses, len(places)
 
@@ -129,6 +141,8 @@ class NodeClassTraining(ItemTraining):
         trainer: The network and its inputs.
         task: Labels and split.
     """
+
+    unit = "nodes"
 
     def __init__(self, trainer: Trainer, task: NodeTask) -> None:
         nodes = task.nodes["train"]
@@ -181,6 +195,8 @@ class LinkTraining(ItemTraining):
         DataError: a part of the split is missing, empty, or names unknown nodes.
         ShapeError: a table of another shape.
     """
+
+    unit = "edges"
 
     def __init__(
         self,
@@ -288,6 +304,8 @@ class TripleTraining(Objective):
         ConfigError: candidates that cannot be sampled.
     """
 
+    unit = "triples"
+
     def __init__(
         self, trainer: Trainer, task: TripleTask, decoder: TripleDecoder, config: RGCNConfig, seed: int
     ) -> None:
@@ -318,6 +336,7 @@ class TripleTraining(Objective):
         for found in self._trainer.announced(steps, lambda step: self._asked(step[0][1])):
             losses = []
             for share, (_, batch) in zip(self._shares, found, strict=True):
+                self._count(int(np.count_nonzero(batch.weights)))
                 with self._trainer.computing(share, self.networks):
                     losses.append(self._backward(batch) * batch.total_weight)
             yield losses, found[0][1].total_weight

@@ -301,7 +301,11 @@ def fit(
 
             def epoch(number: int) -> float:
                 trainer.start_epoch(number)
+                if trainer.meter is not None:
+                    trainer.meter.begin()
                 loss = training.epoch(number)
+                if trainer.meter is not None:
+                    trainer.meter.end()
                 if trainer.average is not None:
                     trainer.average.add()
                 return loss
@@ -327,6 +331,8 @@ def fit(
                     after_epoch=None if checkpoints is None else checkpoints.after,
                     on_interrupt=None if several else partial(interrupts.append, True),
                     stops=stops,
+                    pace=trainer.pace,
+                    unit=training.unit,
                 )
             ranked = training.best_rows() if isinstance(training, TripleTraining) else None
         if checkpoints is not None:

@@ -27,6 +27,7 @@ from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.table.shard import WEIGHT
 from graph_emb.transport import runtime
+from graph_emb.transport.pace import JobPace, PaceMeter
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
 Step = TypeVar("Step")
@@ -82,6 +83,7 @@ class Trainer:
         ]
         self.plateau = config.new_plateau()
         self.average: WeightAverage | None = None
+        self.meter = None if group is None else PaceMeter(group.link, runtime.current().link)
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
         self._sampling: NeighborSampling | None = None
@@ -268,6 +270,14 @@ class Trainer:
         if self.group is None:
             return list(values)
         return self.group.sum(torch.tensor(values, dtype=torch.float64), "sums of a step").tolist()
+
+    def pace(self) -> JobPace | None:
+        """The pace of all ranks since it was last asked; None of one rank. Every rank calls it."""
+        if self.meter is None:
+            return None
+        of_ranks = self.meter.table(self.rank, self.num_ranks)
+        found = torch.tensor(self.total(*of_ranks.ravel().tolist()), dtype=torch.float64)
+        return JobPace.of(found.view(of_ranks.shape).tolist())
 
     def agreed(self, values: dict[str, float]) -> dict[str, float]:
         """The first rank's values, so that all ranks stop at the same epoch."""

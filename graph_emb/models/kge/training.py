@@ -44,6 +44,7 @@ from graph_emb.sampling.walk_kernels import thread_count
 from graph_emb.table.own_rows import of_highest_degree
 from graph_emb.table.placement import HOST, Buckets
 from graph_emb.table.tier.shard import TieredShard
+from graph_emb.transport.pace import JobPace, PaceMeter, with_job, without_job
 
 BATCHES_AHEAD = 4
 VOTE_STEPS = 32
@@ -61,6 +62,7 @@ class KGEProgress:
         loss: Mean over the epoch's triples of this rank.
         lr: Of the next step.
         valid_mrr: Both sides, realistic ties; None where the epoch was not validated.
+        job: Of several ranks the pace of all, in triples, of k-vs-all in queries; None of one.
     """
 
     epoch: int
@@ -69,10 +71,11 @@ class KGEProgress:
     loss: float
     lr: float
     valid_mrr: float | None = None
+    job: JobPace | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For a line of JSON."""
-        return asdict(self)
+        """For a line of JSON; one rank has no ``job``."""
+        return without_job(asdict(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +257,8 @@ class _KGETraining:
         if buckets is not None and self.model.entities_in_file and self.held is None:
             self._check_room(buckets)
         self.history: list[KGEProgress] = []
+        links = [transport.link, *([] if own is None else [own.group.link])]
+        self.meter = PaceMeter(*links) if transport.world_size > 1 else None
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = BestRows(None if checkpoints is None else checkpoints.folder)
         self.chosen, self.known = self._validation(known)
@@ -261,7 +266,7 @@ class _KGETraining:
         if position is not None:
             self.step, self.seconds = position["step"], position["seconds"]
             self.sums, self.stopped = np.array(position["sums"]), position["stopped"]
-            self.history = [KGEProgress(**line) for line in position["history"]]
+            self.history = [KGEProgress(**with_job(line)) for line in position["history"]]
             self.plateau.scale = position.get("scale", 1.0)
             if transport.rank == 0:
                 self.best.resume(position["best"])
@@ -315,35 +320,50 @@ class _KGETraining:
         """
         epoch, first = divmod(self.step, self.batches.steps_per_epoch)
         begin, size = time.perf_counter(), self.batches.steps_per_epoch
+        self._measure(True)
         for step, batch in self._announced(self.batches.epoch(epoch, first)):
             self._set_rate(epoch * size + step)
             self._hold(epoch, step)
             with self.alone:
                 own = batch if isinstance(batch, tuple) else (batch,)
                 self.sums += train_places(self.model, self.optimizer, own)
+            if self.meter is not None:
+                self.meter.items += sum(np.count_nonzero(one.weights) for one in own)
             moved.update(1 if self._together else self.transport.world_size)
             trained = self._trained_by_all(step)
             if trained is not None and trained < size:
                 self.step = epoch * size + trained
                 self.seconds, begin = self.seconds + time.perf_counter() - begin, time.perf_counter()
+                self._measure(False)
                 self._checkpoint()
+                self._measure(True)
                 votes = self.transport.world_size > 1 and (self.sharing or self.step % VOTE_STEPS == 0)
                 if votes and self.transport.votes(pressed()):
                     return True
         self._flush()
         total, weight = self.sums
         mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
-        failed = self.transport.votes(not math.isfinite(mean))
+        told = [] if self.meter is None else self.meter.take()
+        failed, *paces = zip(*self.transport.gather([int(not math.isfinite(mean)), *told]), strict=True)
+        pace = JobPace.of([*zip(*paces, strict=True)]) if paces else None
+        self._measure(False)
         self.seconds += time.perf_counter() - begin  # of all: the slowest has trained its steps
         self.step = (epoch + 1) * size
-        if failed:
+        if any(failed):
             raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
         mrr, rate = self._validate(epoch), self._set_rate(self.step)
-        self.history.append(KGEProgress(epoch + 1, (epoch + 1) * self.graph.num_triples, self.seconds, mean, rate, mrr))
+        done = (epoch + 1) * self.graph.num_triples
+        self.history.append(KGEProgress(epoch + 1, done, self.seconds, mean, rate, mrr, pace))
         best = f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""
+        best += "" if pace is None else pace.said("queries" if self.model.config.training == "kvsall" else "triples")
         moved.set_postfix_str(f"loss {mean:.4f}{best}{self.model.told_of_file(self.seconds)}")
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
+
+    def _measure(self, training: bool) -> None:
+        """Let the meter of the pace run while the ranks train."""
+        if self.meter is not None:
+            (self.meter.begin if training else self.meter.end)()
 
     @property
     def _together(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from graph_emb.models.skipgram.local_sgd import ExchangeSteps
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import InPlaceSteps, PacedSteps, Steps, WalkBatch
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.transport.pace import JobPace, PaceMeter, with_job, without_job
 
 SAMPLED_ROWS = 1024
 
@@ -37,6 +38,7 @@ class SkipGramProgress:
         exchange_seconds: Mean over the ranks of the time of exchanges of rows so far: laying out, travelling, waiting
             for others, adding up.
         hidden_share: The share of it during which the rank trained; 0 where exchanges do not overlap.
+        job: Of several ranks the pace of all, in tokens; None of one.
 
     With several ranks every number but ``seconds`` counts all of them, and every rank has the same lines.
     """
@@ -51,10 +53,16 @@ class SkipGramProgress:
     bytes_sent: int = 0
     exchange_seconds: float = 0.0
     hidden_share: float = 0.0
+    job: JobPace | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers for a line of JSON; an unknown loss is None."""
-        return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
+        """Numbers for a line of JSON; an unknown loss is None, and one rank has no ``job``."""
+        return {**without_job(asdict(self)), "loss": None if math.isnan(self.loss) else self.loss}
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> SkipGramProgress:
+        """The line of ``as_dict``."""
+        return cls(**{**with_job(line), "loss": math.nan if line["loss"] is None else line["loss"]})
 
 
 class RankTotals:
@@ -72,11 +80,20 @@ class RankTotals:
         self._sampler, self._transport, self._steps = sampler, transport, steps
         self.rank, self.num = sampler.rank, 1 if sampler.group is None else sampler.world_size
         self._before = (0, 0, 0) if sampler.group is None else self._counted()
+        self.meter = None if self.num == 1 or sampler.group is None else PaceMeter(sampler.group.link, transport.link)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """The sum of ``values`` over all ranks, on every rank."""
         group = self._sampler.group
         return values if group is None else group.sum(torch.from_numpy(values), "training log").numpy()
+
+    def sum_with_pace(self, values: np.ndarray) -> tuple[np.ndarray, JobPace | None]:
+        """``sum``, and in the same call the pace of all ranks; None of one rank."""
+        if self.meter is None:
+            return self.sum(values), None
+        of_ranks = self.meter.table(self.rank, self.num)
+        found = self.sum(np.concatenate([values, of_ranks.ravel()]))
+        return found[: len(values)], JobPace.of(found[len(values) :].reshape(of_ranks.shape).tolist())
 
     def traffic(self) -> tuple[int, int, int]:
         """Rows that this rank needed, those of them that it owns, and bytes that it sent, so far."""
@@ -129,6 +146,8 @@ class TrainingLog:
         self._paused, self._last_line = 0.0, 0.0
         self._seen = np.empty(0, np.int32)
         self._process = psutil.Process()
+        if (meter := self._ranks.meter) is not None:
+            meter.begin()
 
     @property
     def seconds(self) -> float:
@@ -147,9 +166,7 @@ class TrainingLog:
         self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
         self._loss, self._pairs = state["loss"], state["pairs"]
         if (line := state.get("line")) is not None:  # older checkpoints have none; it must not be written again
-            self.history.append(
-                SkipGramProgress(**{**line, "loss": math.nan if line["loss"] is None else line["loss"]})
-            )
+            self.history.append(SkipGramProgress.of(line))
         self._begin -= state["seconds"]
         self._last_line = self.seconds
         self._bar.update(self.tokens)
@@ -167,6 +184,8 @@ class TrainingLog:
         begin = batch.walks[:SAMPLED_ROWS]
         self._seen = begin[begin >= 0][:SAMPLED_ROWS]
         num_nodes = np.count_nonzero(batch.walks >= 0)
+        if (meter := self._ranks.meter) is not None:
+            meter.items += int(num_nodes)
         due = self._ranks.rank == 0 and self.seconds - self._last_line >= self._interval
         tokens, loss, pairs, line, stops = self._ranks.sum(np.array([num_nodes, loss, pairs, due, stop], np.float64))
         self.walks += batch.total
@@ -183,11 +202,12 @@ class TrainingLog:
             return
         loss = self._loss / self._pairs if self._pairs else math.nan
         seconds, lr = self.seconds, self._lr_at(self.walks)
-        sums = self._ranks.sum(np.array([*self._ranks.traffic(), *self._ranks.exchange_seconds()], np.float64))
+        told = np.array([*self._ranks.traffic(), *self._ranks.exchange_seconds()], np.float64)
+        sums, pace = self._ranks.sum_with_pace(told)
         used, own, sent = (int(number) for number in sums[:3])
         share, hidden = own / used if used else 1.0, float(sums[4] / sums[3]) if sums[3] else 0.0
         of_rank = float(sums[3]) / self._ranks.num
-        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent, of_rank, hidden)
+        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent, of_rank, hidden, pace)
         rows = self._model.embedding.weight[torch.from_numpy(self._seen)]
         # The loss cannot tell: the kernel's sigmoid clamps its argument.
         if self._ranks.sum(np.array([not torch.isfinite(rows).all()], np.float64))[0]:
@@ -195,7 +215,8 @@ class TrainingLog:
                 f"skip-gram diverged: rows are not finite after {self.tokens} tokens at lr={lr:g}; lower lr"
             )
         self.history.append(line)
-        travel = f", {share:.0%} local, {sent / 2**20:,.0f} MiB sent" if used else ""
+        travel = "" if pace is None else pace.said()
+        travel += f", {share:.0%} local" if used else ""
         travel += f", {hidden:.0%} of exchanges hidden" if hidden else ""
         travel += "".join(f", {own.told(seconds, f'{side} rows')}" for side, own in self._model.cache_stats().items())
         self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB{travel}")
@@ -205,6 +226,10 @@ class TrainingLog:
 
     def pause(self, callback: Callable[[SkipGramProgress], None], line: SkipGramProgress) -> None:
         """Call back with the clock stopped."""
-        begin = time.perf_counter()
+        begin, meter = time.perf_counter(), self._ranks.meter
+        if meter is not None:
+            meter.end()
         callback(line)
+        if meter is not None:
+            meter.begin()
         self._paused += time.perf_counter() - begin

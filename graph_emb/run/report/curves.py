@@ -52,6 +52,7 @@ def curves_of(history: Sequence[Line]) -> list[Curve]:
         of("memory of the first process, MiB", "memory_mib", from_zero=True),
         of("share of local rows", "local_share", from_zero=True),
         of("share of exchange time hidden by training", "hidden_share", from_zero=True),
+        Curve("pace of the slowest trainer, of the mean", x_title, _series(groups, x_title, _slowest), from_zero=True),
     ]
     kept = [replace(one, series={n: p for n, p in one.series.items() if len(p) > 1}) for one in found]
     named = {one.title for one in kept if one.series}
@@ -93,6 +94,12 @@ def _validation(line: Line) -> dict[str, Any]:
     """Metrics of the validation part: a mapping of graph networks, one number of knowledge graphs."""
     found = {name.removeprefix("valid_"): value for name, value in line.items() if name.startswith("valid_")}
     return found | dict(line["valid"] if isinstance(line.get("valid"), Mapping) else {})
+
+
+def _slowest(line: Line) -> dict[str, Any]:
+    """How far the slowest of several trainers is behind."""
+    job = line.get("job")
+    return {"": job.get("slowest_share")} if isinstance(job, Mapping) else {}
 
 
 def _throughput(groups: Mapping[str, Sequence[Line]], name: str, unit: str) -> Curve:

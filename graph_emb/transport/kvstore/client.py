@@ -97,6 +97,7 @@ class KVStoreTransport(PlacedClient):
         self.machine, self.num_servers = session.machine, session.hosts.num_servers
         self.num_machines = session.hosts.num_machines
         self._session, self._exchange = session, Exchange(session)
+        self.link = self._exchange.link
         self.hogwild = self.num_machines == 1 if hogwild is None else hogwild
         self._staleness, self._hosts = staleness, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
@@ -441,9 +442,9 @@ class KVStoreTransport(PlacedClient):
         self._exchange.barrier()
         self.end_steps()
 
-    def votes(self, yes: int) -> int:
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         self._tables.check_open()
-        return self._exchange.barrier(int(yes))
+        return self._exchange.barrier(numbers)
 
     def shard(self, table: str) -> shared.SharedShard:
         """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table."""

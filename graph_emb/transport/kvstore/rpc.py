@@ -31,6 +31,7 @@ from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerErr
 from graph_emb.core.terminal import end_at_once
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import Hosts
+from graph_emb.transport.traffic import LinkCounts
 
 load()
 
@@ -339,11 +340,15 @@ class Exchange:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.broken: PeerError | None = None
+        self.link = LinkCounts()
+        self._near = session.hosts.servers_of(session.machine)
         self._barriers = 0
 
     def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:
         """Send a call that has no answer, or whose answer ``ask`` collects."""
         self.check()
+        if server not in self._near:
+            self.link.bytes_out += sum(tensor.nbytes for tensor in tensors)
         return send(server, Call(method, self._session.rank, arguments, *tensors))
 
     def check(self) -> None:
@@ -393,6 +398,8 @@ class Exchange:
             error = answers[number].error
             if error:
                 raise revive(error, self._where(server))
+            if server not in self._near:
+                self.link.bytes_in += sum(tensor.nbytes for tensor in answers[number].tensors)
         return [answers[number] for _, number in started]
 
     def flush(self, servers: Sequence[int]) -> list[GraphEmbError]:
@@ -410,27 +417,28 @@ class Exchange:
         host, port = self._session.hosts.address(server)
         return f"server {server} ({host}:{port})"
 
-    def barrier(self, vote: int = 0) -> int:
-        """Wait until every trainer called it; returns the sum of the votes.
+    def barrier(self, numbers: Sequence[int] = ()) -> list[list[int]]:
+        """Wait until every trainer called it; returns the numbers of each, in the order of ranks.
 
         Raises:
             PeerError: a peer is gone; where deaths are not seen, a trainer is late.
         """
         self._barriers += 1
-        mine, world_size = self._barriers, len(self._session.machines)
-        self.tell(0, "barrier", mine, vote, rpc.get_rank(), world_size)
-        total = 0
+        mine, world_size, begun = self._barriers, len(self._session.machines), time.monotonic()
+        self.tell(0, "barrier", mine, list(numbers), rpc.get_rank(), world_size)
+        found: list[list[int]] = []
 
         def take(_: int, answer: Any) -> bool:  # sent for the last comer's call: its number is not ours
-            nonlocal total
-            number, total = answer.value
-            return number == mine
+            nonlocal found
+            number, found = answer.value
+            return bool(number == mine)
 
         def late() -> str:
             return f"barrier {mine}: {world_size} trainers"
 
         self._wait(take, late, self._session.barrier_timeout)
-        return total
+        self.link.waited += time.monotonic() - begun
+        return found
 
     def _wait(self, take: Any, late: Any, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout

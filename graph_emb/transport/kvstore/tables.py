@@ -40,7 +40,7 @@ class Tables(GrowingCalls):
     """All tables of a server; ``more``: tensors that users' handlers see in addition, DGL's own data.
 
     Attributes:
-        arrived: The trainers that wait at a barrier, each with its DGL client and its vote.
+        arrived: The trainers that wait at a barrier, each with its DGL client and its numbers.
     """
 
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
@@ -49,7 +49,7 @@ class Tables(GrowingCalls):
         self._openings: dict[Key, tuple[Key, int]] = {}
         self._push_buffers: dict[int, Tensor] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
-        self.arrived: dict[int, tuple[int, int]] = {}
+        self.arrived: dict[int, tuple[int, list[int]]] = {}
 
     def handle(self, call: Call) -> Any:
         """Run a call; errors of calls without an answer wait for the sender's next flush."""
@@ -305,14 +305,16 @@ class Tables(GrowingCalls):
         """Everything that the sender pushed before has been applied: calls of one sender are handled in order."""
         return Answer(self._failures.pop(sender, []))
 
-    def barrier(self, sender: int, number: int, vote: int, client: int, world_size: int) -> list[tuple[int, Answer]]:
-        """Answer all trainers, with the sum of the votes, when the last one arrived."""
-        self.arrived[sender] = (client, vote)
+    def barrier(
+        self, sender: int, number: int, numbers: list[int], client: int, world_size: int
+    ) -> list[tuple[int, Answer]]:
+        """Answer all trainers, with the numbers of each in the order of ranks, when the last one arrived."""
+        self.arrived[sender] = (client, numbers)
         if len(self.arrived) < world_size:
             return []
-        arrived, self.arrived = self.arrived.values(), {}
-        total = sum(vote for _, vote in arrived)
-        return [(client, Answer((number, total))) for client, _ in arrived]
+        arrived, self.arrived = [told for _, told in sorted(self.arrived.items())], {}
+        found = [numbers for _, numbers in arrived]
+        return [(client, Answer((number, found))) for client, _ in arrived]
 
     def close(self) -> None:
         """Free everything, names of segments that were never mapped by all included."""

@@ -112,7 +112,7 @@ def learn(
     if result.ranked is not None:
         rows["ranked"] = result.ranked[0]
     dense = [parameter.detach() for parameter in result.model.parameters()]
-    return [e.as_dict() for e in result.history], rows, dense
+    return [replace(e, job=None).as_dict() for e in result.history], rows, dense
 
 
 def planted_task(config: Any, links: bool) -> Any:

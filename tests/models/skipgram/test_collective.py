@@ -199,7 +199,8 @@ def test_the_first_rank_shows_the_bar_and_negatives_keep_to_their_scope(ranks: R
     alone = {19, 39}  # without an arc, so never drawn
     everywhere, own = ranks.run(shown_by_a_rank, 2, "global"), ranks.run(shown_by_a_rank, 2, "local")
     assert [bool(shown) for shown, _ in everywhere] == [True, False]
-    assert all(part in everywhere[0][0] for part in ("tok/s", "loss ", "% local", "MiB sent"))
+    parts = ("tok/s", "loss ", "slowest ", "x), 0 MiB in, 0 MiB out, ", "% local")
+    assert all(part in everywhere[0][0] for part in parts)
     assert [drawn for _, drawn in everywhere] == [sorted(set(range(40)) - alone)] * 2
     assert [drawn for _, drawn in own] == [sorted(set(range(25)) - alone), sorted(set(range(25, 40)) - alone)]
 

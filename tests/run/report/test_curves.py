@@ -23,6 +23,12 @@ def test_walks_give_loss_speed_memory_and_locality_over_seconds() -> None:
     assert "epochs per second" not in found  # tokens say it
 
 
+def test_several_trainers_give_the_pace_of_the_slowest() -> None:
+    lines = [{"epoch": n, "seconds": 1.0 * n, "job": {"slowest": 1, "slowest_share": n / 4}} for n in (1, 2)]
+    (found,) = (curve for curve in curves_of(lines) if curve.title.startswith("pace"))
+    assert found == Curve("pace of the slowest trainer, of the mean", "epoch", {"": [(1.0, 0.25), (2.0, 0.5)]}, True)
+
+
 def test_line_counts_edges_of_each_order() -> None:
     """A walk of LINE is an edge, which counted as two tokens."""
     lines = [{"order": order, "epoch": 0, "walks": 50 * n, "tokens": 100 * n, "seconds": float(n), "loss": 1.0}
