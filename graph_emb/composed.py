@@ -31,7 +31,7 @@ from graph_emb.table.composition import KINDS, Composition, hash_factors
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
 from graph_emb.table.nested_levels import checked_levels, digest_of, sizes_of
 from graph_emb.table.own_rows import OwnRows
-from graph_emb.table.placement import HOST, as_placement
+from graph_emb.table.placement import AUTO, as_placement
 from graph_emb.table.row_sums import CaptureSums, RowTerms
 from graph_emb.table.tier.sizes import shares_of
 from graph_emb.transport import runtime
@@ -98,9 +98,9 @@ class ComposedEmbedding(ComposedSurface):
         own_rows: Ids | None = None,
         seed: int | None = None,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
-        placement: Any = HOST,
+        placement: Any = AUTO,
     ) -> None:
         if kind not in KINDS:
             raise unknown_name("kind of a composed table", kind, KINDS)

@@ -26,7 +26,7 @@ from graph_emb.stored_rows import StoredRows
 from graph_emb.table.bags import Bags, CaptureBags, checked_bags
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.placement import HOST, as_placement
+from graph_emb.table.placement import AUTO, as_placement, device_for
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, checked_shape
 from graph_emb.transport import runtime
@@ -69,16 +69,19 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         part_policy: None (DGL's of as many ids where its graph is in the job, else one range), a partition book, a
             policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
-        device: Where the rows lie.
+        device: Where the rows lie; None: the processor, or the current GPU where the placement says ``"device"``.
         bounds: ``"raise"``, or ``"drop"``: ids outside the table get rows of zeros and no gradient, and ``dropped``
             counts them; the caller's ids stay as they are.
         original_ids: The original id of each row, (num_embeddings,) distinct integers or an ``OriginalIds``: what first
             values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
             policy's ids (DGL's too) are taken as original.
-        placement: ``"host"``, memory; or ``graph_emb.File(folder, memory="4GiB")``: a file, of which each owner of rows
-            (a process; in kvstore mode a server) holds as many bytes, state included. No result depends on it.
+        placement: Memory: ``"auto"``, of ``device``; ``"host"``, of the processor; ``"shared"``, there and in reach of
+            other processes (kvstore mode, or collective mode with ``hogwild=True``); ``"device"``, of a GPU. Or
+            ``graph_emb.File(folder, memory="4GiB")``: a file, of which each owner of rows (a process; in kvstore mode
+            a server) holds as many bytes, state included; or ``Buckets``, or ``DeviceCache``. No result depends on it.
     Raises:
-        ConfigError: a bad shape, dtype or name, or one in which a live table of the name differs.
+        ConfigError: a bad shape, dtype or name, or one in which a live table of the name differs; a placement that
+            excludes the device, or that mode or machine do not have.
         PartitionError: the policy or original_ids do not cover num_embeddings ids.
     Example:
         >>> emb = ge.DistEmbedding(5, 2, "node", ge.initializers.FromArray(torch.arange(10.0).view(5, 2)))
@@ -120,10 +123,10 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         part_policy: Any = None,
         *,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
         bounds: Literal["raise", "drop"] = "raise",
-        placement: Any = HOST,
+        placement: Any = AUTO,
     ) -> None:
         if bounds not in ("raise", "drop"):
             raise unknown_name("bounds", bounds, ("raise", "drop"))
@@ -144,7 +147,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
             book=book,
             initializer=initializer_for(init_func, num_rows, dim, self._name, ids),
             dtype=dtype,
-            device=torch.device(device),
+            device=device_for(placement, device, name, mode=self._transport.mode, hogwild=self._transport.hogwild),
             original_ids=ids,
             growth=growth,
             placement=as_placement(placement, self._name),

@@ -41,7 +41,7 @@ class NodeEmbedding(DistEmbedding):
                 f"table {name!r}: partition={partition!r} is DGL's split over GPUs; give "
                 "graph_emb.DistEmbedding(..., part_policy=...) a policy instead"
             )
-        super().__init__(num_embeddings, embedding_dim, name, init_func, device="cpu" if device is None else device)
+        super().__init__(num_embeddings, embedding_dim, name, init_func, device=device)
 
     @property
     def rank(self) -> int:

@@ -69,6 +69,16 @@ def test_every_rule_trains_as_on_the_cpu(rule: str) -> None:
     assert_alike(found, trained(on_cpu, rule, "cpu"))
 
 
+def test_the_word_device_lays_rows_and_state_on_the_gpu() -> None:
+    first = ge.initializers.Uniform(seed=3)
+    by_word = ge.DistEmbedding(N, D, init_func=first, placement="device")
+    found = trained(by_word, "adagrad", "cuda")
+    assert by_word.shard.weight.is_cuda
+    assert by_word.shard.state["sum"].is_cuda
+    expected = trained(ge.DistEmbedding(N, D, init_func=first, device="cuda"), "adagrad", "cuda")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_rows_of_other_types_train_as_on_the_cpu(dtype: torch.dtype) -> None:
     on_gpu, on_cpu = pair(dtype=dtype)

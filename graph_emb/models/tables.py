@@ -13,7 +13,7 @@ from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.models.shared_rows import SharedRows
-from graph_emb.table.placement import HOST, Buckets
+from graph_emb.table.placement import AUTO, Buckets, in_memory
 
 Table = DistEmbedding | ComposedEmbedding
 
@@ -37,8 +37,8 @@ def node_table(
     own_rows: Any = None,
     seed: int = 0,
     of: str = "nodes",
-    placement: Any = HOST,
-    device: Any = "cpu",
+    placement: Any = AUTO,
+    device: Any = None,
 ) -> Table:
     """A table of N rows of D numbers, by ``config.table_kind``.
 
@@ -63,7 +63,7 @@ def node_table(
     if not config.composed:
         options: dict[str, Any] = {"dtype": config.table_dtype, "device": device, "placement": placement}
         return DistEmbedding(num_nodes, dim, name, init_func, part_policy, **options)
-    if placement != HOST:
+    if not in_memory(placement):
         raise ConfigError(f"{kind} keeps few rows, in memory; leave out the file that they were to lie in")
     if config.takes_levels and levels is None:
         raise ConfigError(
@@ -96,4 +96,5 @@ def node_table(
         **used,
         dtype=config.table_dtype,
         device=device,
+        placement=placement,
     )

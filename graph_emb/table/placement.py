@@ -1,4 +1,4 @@
-"""Placements: where a table's rows lie, and how much memory they may take there. Plain data, no behaviour of its own.
+"""Placements: where a table's rows lie, and how much memory they may take there. Plain data, and what it excludes.
 
 A placement never changes a result: the same instructions meet the same numbers, wherever those lie in between.
 """
@@ -8,9 +8,22 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from graph_emb.core.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    import torch
+
+AUTO: Final = "auto"
+"""All rows in memory of the table's ``device``, as the mode has them."""
+HOST: Final = "host"
+"""All rows in memory of the processor."""
+SHARED: Final = "shared"
+"""All rows in memory of the processor, where the processes of a machine reach them."""
+DEVICE: Final = "device"
+"""All rows in memory of a GPU."""
+WORDS = (AUTO, HOST, SHARED, DEVICE)
 
 Policy = Literal["lru", "lfu", "lookahead"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -131,20 +144,71 @@ class DeviceCache(Cached):
 
 
 Placement = File | DeviceCache
-HOST = "host"
+
+
+def in_memory(placement: Any) -> bool:
+    """Whether a ``placement`` argument is a word: all rows lie in memory, of the processor or of a GPU."""
+    return isinstance(placement, str)
 
 
 def as_placement(placement: Any, table: str) -> Placement | None:
-    """What a ``placement`` argument stands for: None is memory of the host (or of ``device=``).
+    """What a ``placement`` argument stands for: None is memory, of the device that ``device_for`` gives.
 
     Raises:
         ConfigError: neither a known word nor a placement.
     """
-    if placement == HOST:
+    if placement in WORDS:
         return None
     if isinstance(placement, Cached):
         return placement  # type: ignore[return-value]
     raise ConfigError(
-        f"table {table!r}: placement={placement!r}; pass {HOST!r}, graph_emb.File(folder, memory=...), "
-        "graph_emb.Buckets(folder, memory=..., parts=...) or graph_emb.DeviceCache(memory=...)"
+        f"table {table!r}: placement={placement!r}; pass {', '.join(map(repr, WORDS))}, "
+        "graph_emb.File(folder, memory=...), graph_emb.Buckets(folder, memory=..., parts=...) or "
+        "graph_emb.DeviceCache(memory=...)"
     )
+
+
+def device_for(
+    placement: Any, device: torch.device | str | None, table: str, *, mode: str, hogwild: bool = False
+) -> torch.device:
+    """The device of a table's rows; of ``DeviceCache`` that of the cache.
+
+    Args:
+        placement: As of ``as_placement``.
+        device: As asked for; None: the processor, and of ``"device"`` the current GPU.
+        table: The name that an error shows.
+        mode, hogwild: The transport's.
+    Raises:
+        ConfigError: placement and device exclude each other, the mode has no such rows, or there is no GPU.
+    """
+    import torch  # here: a configuration is read and refused without it
+
+    found = torch.device(device or ("cuda" if placement == DEVICE else "cpu"))
+    said = f"table {table!r}: placement={placement!r}"
+    if placement == DEVICE:
+        _check_on_device(said, found, mode, hogwild)
+    elif placement in (HOST, SHARED) and found.type != "cpu":
+        raise ConfigError(f"{said} is memory of the processor, not of device {found}; pass 'device', or leave one out")
+    elif placement == SHARED and mode != "kvstore" and not hogwild:
+        raise ConfigError(
+            f"{said}: processes share rows in kvstore mode, and in collective mode with hogwild=True; this is {mode} "
+            "mode without; call graph_emb.init(mode='collective', hogwild=True), or pass 'host'"
+        )
+    return found
+
+
+def _check_on_device(said: str, device: torch.device, mode: str, hogwild: bool) -> None:
+    """Raise a ConfigError where rows cannot lie on a GPU."""
+    import torch
+
+    if device.type != "cuda":
+        raise ConfigError(f"{said} is memory of a GPU, not of device {device}; pass device='cuda', or leave one out")
+    if mode == "kvstore":
+        raise ConfigError(f"{said}: servers keep rows in memory of the processor; pass 'shared'")
+    if hogwild:
+        raise ConfigError(
+            f"{said}: with hogwild=True ranks share rows in memory of the processor; pass 'shared', or call "
+            "graph_emb.init(hogwild=False)"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(f"{said}: torch finds no GPU here; pass 'host'")

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.compat.fbgemm.options import MANAGED_CACHING, CacheAlgorithm, dtype_of, member
+from graph_emb.compat.fbgemm.options import MANAGED_CACHING, CacheAlgorithm, EmbeddingLocation, dtype_of, member
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.table.placement import HOST, DeviceCache
+from graph_emb.table.placement import DEVICE, HOST, DeviceCache
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.tier.shard import TieredShard
 from graph_emb.table.tier.sizes import device_memory
@@ -95,13 +95,17 @@ class Caching:
         if self.cache_precision is not None and dtype_of(self.cache_precision, "cache_precision") != stored:
             raise ConfigError(f"cache_precision={self.cache_precision!r}: a cache holds rows as they are, in {stored}")
         policy: Any = member(CacheAlgorithm, self.cache_algorithm, "cache_algorithm", *CacheAlgorithm).name.lower()
-        cached = [getattr(spec[2], "name", "") == MANAGED_CACHING for spec in specs]
+        locations = [getattr(spec[2], "name", "") for spec in specs]
+        cached = [location == MANAGED_CACHING for location in locations]
         total = sum(spec[0] for spec, held in zip(specs, cached, strict=True) if held)
         share = min(1.0, self.cache_sets * 32 / total) if self.cache_sets else self.cache_load_factor
-        return [
-            DeviceCache(device_memory(rows, width, stored, state, share), policy) if held else HOST
-            for (rows, width, *_), held in zip(specs, cached, strict=True)
-        ]
+
+        def placed(rows: int, width: int, location: str) -> Any:
+            if location == MANAGED_CACHING:
+                return DeviceCache(device_memory(rows, width, stored, state, share), policy)
+            return DEVICE if location == EmbeddingLocation.DEVICE.name else HOST
+
+        return [placed(*spec[:2], location) for spec, location in zip(specs, locations, strict=True)]
 
 
 class CacheCalls:

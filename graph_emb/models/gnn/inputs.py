@@ -26,7 +26,8 @@ from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.table.initializers import Normal, XavierUniform, Zeros
 from graph_emb.table.own_rows import of_highest_degree
-from graph_emb.table.placement import HOST, File
+from graph_emb.table.placement import AUTO, File, device_for, in_memory
+from graph_emb.transport import runtime
 from graph_emb.transport.lockstep import layout
 
 CHUNK_ROWS = 1 << 16
@@ -49,13 +50,15 @@ class InputRows:
             ``nodes_of_own_rows``. None: none.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
-        device: Where the network runs; in local mode the tables lie there too.
+        device: Where the network runs; in local mode the tables lie there too. None: the processor, or the GPU of a
+            placement ``"device"``.
         own: This rank's part of the graph; None: it is whole.
         etypes: Of the graph, on which the width of a learnable row may depend.
-        placement: ``ge.File(folder, memory)``, whose memory all tables share: those that learn, their averages, and the
-            rows between layers of an evaluation.
+        placement: Of all tables that learn, a word as in ``DistEmbedding``; or ``ge.File(folder, memory)``, whose
+            memory all tables share: those that learn, their averages, and the rows between layers of an evaluation.
     Attributes:
         tables: By node type; empty where all have features.
+        device: Where the network runs.
         in_files: Whether tables lie in files.
         widths: D of each node type's rows.
         optimizer: Of the tables; None where there are none.
@@ -75,16 +78,18 @@ class InputRows:
         own_rows: Mapping[str, np.ndarray] | None = None,
         prefix: str | None = None,
         seed: int = 0,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
         own: OwnEdges | None = None,
         etypes: Sequence[EdgeType] = (),
-        placement: Any = HOST,
+        placement: Any = AUTO,
     ) -> None:
         for kind, given in (("features", features), ("policies", policies), ("levels", levels)):
             for ntype in given or {}:
                 if ntype not in num_nodes:
                     raise unknown_name(f"node type of {kind}", ntype, num_nodes)
-        self._num_nodes, self._device = dict(num_nodes), torch.device(device)
+        mode = runtime.current()
+        self.device = device_for(placement, device, next(iter(num_nodes)), mode=mode.mode, hogwild=mode.hogwild)
+        self._num_nodes = dict(num_nodes)
         counts = num_nodes if own is None else {ntype: len(names) for ntype, names in own.names.items()}
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
@@ -95,7 +100,7 @@ class InputRows:
         self.widths = {
             t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
         }
-        self._placement, self.in_files = placement, placement != HOST
+        self._placement, self.in_files = placement, not in_memory(placement)
         if self.in_files:
             self._check_files()
         if levels and not config.takes_levels:
@@ -138,7 +143,7 @@ class InputRows:
             seed=self._seeds[ntype],
             of=f"node type {ntype!r}",
             placement=self._share(ntype, self.widths[ntype] * (1 if suffix else 2)),
-            device=self._device,
+            device=self.device,
         )
 
     def _name(self, ntype: str, suffix: str = "") -> str | None:
@@ -171,19 +176,19 @@ class InputRows:
     def _share(self, ntype: str, width: int) -> Any:
         """The placement of a table of a node type that is as many numbers wide: with its share of all memory."""
         if not self.in_files:
-            return HOST
+            return self._placement
         rest = self._placement.memory_bytes - LEAST_MEMORY * len(self._sizes)
         share = self._num_nodes[ntype] * width / sum(self._sizes)
         return replace(self._placement, memory=LEAST_MEMORY + int(rest * share))
 
-    def make_frozen(self, ntype: str, width: int, placement: Any = HOST) -> DistEmbedding:
+    def make_frozen(self, ntype: str, width: int, placement: Any = AUTO) -> DistEmbedding:
         """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
         number, policy, dtype = self._num_nodes[ntype], self._policies.get(ntype), torch.get_default_dtype()
         return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=dtype, placement=placement)
 
     def make_between(self, ntype: str, width: int) -> DistEmbedding:
         """``make_frozen`` for the rows of a layer, or of the last one, of an evaluation; in a file as all others."""
-        return self.make_frozen(ntype, width, self._share(ntype, self._config.hidden_dim))
+        return self.make_frozen(ntype, width, self._share(ntype, self._config.hidden_dim) if self.in_files else AUTO)
 
     def make_averages(self) -> dict[str, Table]:
         """For each table another of its kind, parts, hashes and partition, named as it is with "_average" behind.
@@ -215,12 +220,12 @@ class InputRows:
         for ntype in self._num_nodes:
             if ntype in self._frozen:
                 with torch.no_grad():
-                    found[ntype] = self._frozen[ntype](ids[ntype], device=self._device)
+                    found[ntype] = self._frozen[ntype](ids[ntype], device=self.device)
             elif ntype in tables:
                 rows = ids[ntype] if are_rows else self.rows_of(ntype, ids[ntype])
-                found[ntype] = tables[ntype](rows, device=self._device, dtype=torch.get_default_dtype())
+                found[ntype] = tables[ntype](rows, device=self.device, dtype=torch.get_default_dtype())
             else:
-                found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
+                found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self.device)
         return found
 
     def prefetch(self, ids: Mapping[str, Tensor]) -> None:

@@ -35,7 +35,7 @@ from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, Tr
 from graph_emb.models.gnn.trainer import Trainer, WeightAverage, group_of_trainers
 from graph_emb.models.links.training import LinkPredictor, LinkPredictorConfig
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import AUTO
 from graph_emb.transport.process_group import ProcessGroup
 
 
@@ -70,12 +70,12 @@ def train_rgcn(
     levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     table_prefix: str | None = None,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
-    placement: Any = HOST,
+    placement: Any = AUTO,
 ) -> GNNResult:
     """R-GCN for the classes of one node type, or for triples; every node type without features gets a learnable table.
 
@@ -99,15 +99,16 @@ def train_rgcn(
             graph; for ``inputs`` of position.
         group: The trainers; needed in kvstore mode with several, else found.
         seed: Of first rows and weights, batches, samples and dropout.
-        device: Where network and, in local mode, tables are.
+        device: Where network and, in local mode, tables are; None: the processor, or of placement ``"device"`` the GPU.
         table_prefix: A table is named by its node type with this before it; None: by a fresh number.
         progress: Shows a bar.
         on_evaluation: Called with each evaluation.
         checkpoints: Saves tables, network, both optimizers and all random states between epochs (its steps), and
             continues from the newest checkpoint where it is told to resume. Give ``table_prefix`` too: tables are found
             by name.
-        placement: ``ge.File(folder, memory=...)``: tables and rows between layers lie in files there and share the
-            memory; evaluation goes by pieces of nodes, which agrees within rounding. ``config.fanouts`` is needed.
+        placement: A word as in ``DistEmbedding``, of tables that learn; or ``ge.File(folder, memory=...)``: tables and
+            rows between layers lie in files there and share the memory; evaluation goes by pieces of nodes, which
+            agrees within rounding. ``config.fanouts`` is needed.
     Raises:
         ConfigError: unknown node types, a setting without effect, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
@@ -172,12 +173,12 @@ def train_sage(
     levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     table_prefix: str | None = None,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
-    placement: Any = HOST,
+    placement: Any = AUTO,
 ) -> GNNResult:
     """GraphSAGE on a graph of one node and one edge type, for node classes or for links.
 
@@ -252,12 +253,12 @@ def fit(
     levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     table_prefix: str | None = None,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
-    placement: Any = HOST,
+    placement: Any = AUTO,
 ) -> GNNResult:
     """Train and evaluate the network that ``build`` makes of its input rows, which gives rows of type ``target``.
 
@@ -289,8 +290,8 @@ def fit(
                 task = OwnNodeTask.of(task, graph)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            network = build(inputs).to(device)
-            trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=device)
+            network = build(inputs).to(inputs.device)
+            trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=inputs.device)
             training, model = _objective(trainer, network, task, graph.num_nodes[target], seed)
             torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
             if config.ema_decay:

@@ -23,7 +23,7 @@ from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
 from graph_emb.models.tables import Table, node_table, with_parts
 from graph_emb.sampling.known_triples import HEAD, TAIL
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import AUTO, in_memory
 
 SEEDS = 2**63
 """Initializers take seeds below it; a model takes two, one after the other."""
@@ -74,7 +74,7 @@ class KGEModel:
         part_policy: Partition of the entities; relations are split into even ranges.
         names: Names of the entity and relation tables; an empty one is chosen by the table.
         placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
-        device: Where rows lie and are scored.
+        device: Where rows lie and are scored; None: as in ``DistEmbedding``.
         levels: The part of each entity at each level, (E, L), for ``config.table`` of position.
         own_rows: Ids of the entities that have a row of their own, for ``config.own_rows``.
         first: Initializers of entities and relations; None: the scorer's own.
@@ -96,15 +96,15 @@ class KGEModel:
         seed: int = 0,
         part_policy: Any = None,
         names: tuple[str, str] = ("", ""),
-        placement: Any = HOST,
-        device: torch.device | str = "cpu",
+        placement: Any = AUTO,
+        device: torch.device | str | None = None,
         levels: Any = None,
         own_rows: Any = None,
         first: tuple[Any, Any] | None = None,
     ) -> None:
         config = with_parts(config, placement)
-        self.config, self.device = config, torch.device(device)
-        if config.against_all and placement != HOST:
+        self.config = config
+        if config.against_all and not in_memory(placement):
             raise ConfigError(
                 f"{config.name}: a step against all entities reads them all, which cannot lie in a file; leave out "
                 "train.memory, or draw negatives"
@@ -124,8 +124,9 @@ class KGEModel:
             seed=seed,
             of="entities",
             placement=placement,
-            device=self.device,
+            device=device,
         )
+        self.device = expanded([self.entity])[0].spec.device
         self.relation = DistEmbedding(
             num_relations,
             self.scorer.relation_dim,

@@ -42,7 +42,7 @@ from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.stored_triples import TriplesOnDisk
 from graph_emb.sampling.walk_kernels import thread_count
 from graph_emb.table.own_rows import of_highest_degree
-from graph_emb.table.placement import HOST, Buckets
+from graph_emb.table.placement import AUTO, Buckets
 from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport.pace import JobPace, PaceMeter, with_job, without_job
 
@@ -108,8 +108,8 @@ def train_kge(
     own: OwnTriples | None = None,
     known: Sequence[KnownAnswers] | None = None,
     num_threads: int | None = None,
-    placement: Any = HOST,
-    device: torch.device | str = "cpu",
+    placement: Any = AUTO,
+    device: torch.device | str | None = None,
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
@@ -136,7 +136,8 @@ def train_kge(
         num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
         placement: Of the entities' table, as in ``DistEmbedding``. One in a file hears of the next batches' entities.
-        device: Where rows lie and are scored, of one process alone; ranks of validation are made on the processor.
+        device: Where rows lie and are scored, of one process alone; None: as in ``DistEmbedding``. Ranks of validation
+            are made on the processor.
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
         checkpoints: Saves the training at intervals, and resumes it.

@@ -19,7 +19,7 @@ from graph_emb.formats.gathered_rows import joined_rows
 from graph_emb.models.skipgram.config import LineConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, nodes_of_own_rows, train_skipgram
 from graph_emb.sampling.walks import EdgeSampler
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import AUTO
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def train_line(
     on_batch: Callable[[str, SkipGramProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
     name: str | None = None,
-    placement: Any = HOST,
+    placement: Any = AUTO,
     levels: Any = None,
     first: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> LineResult:

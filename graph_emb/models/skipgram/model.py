@@ -21,7 +21,7 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table, with_parts
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
-from graph_emb.table.placement import HOST, File
+from graph_emb.table.placement import AUTO, File
 from graph_emb.table.tier.cache import CacheStats
 from graph_emb.table.tier.shard import TieredShard
 
@@ -75,7 +75,7 @@ class SkipGram:
         context_func: Any = None,
         levels: Any = None,
         own_rows: Any = None,
-        placement: Any = HOST,
+        placement: Any = AUTO,
     ) -> None:
         self.config: SkipGramConfig = with_parts(config or SkipGramConfig(), placement)
         first = usual_rows(self.config, seed) if init_func is None else init_func
