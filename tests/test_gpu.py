@@ -13,6 +13,9 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.composed import KINDS
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.training import train_kge
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.table.placement import POLICIES
 
@@ -176,3 +179,40 @@ def test_a_checkpoint_of_a_gpu_loads_on_the_cpu_and_back(tmp_path: Path) -> None
         assert before.keys() == after.keys()
         assert all(torch.equal(after[name], before[name]) for name in before)
         ge.shutdown()
+
+
+def ring() -> KnowledgeGraph:
+    steps = np.array([(head, kind, (head + kind + 1) % N) for head in range(N) for kind in (0, 1)])
+    return KnowledgeGraph("ring", N, 2, {"train": steps})
+
+
+@pytest.mark.parametrize("placement", ["device", ge.DeviceCache("20KiB", "lookahead")], ids=["device", "cache"])
+def test_entities_placed_on_the_gpu_train_as_on_the_cpu(placement: Any) -> None:
+    config = KGEConfig(
+        model="distmult", dim=D, num_negatives=8, chunk_size=8, batch_size=64, epochs=2, valid_every=0, rule="adagrad"
+    )
+    device = None if placement == "device" else "cuda"
+    on_gpu = train_kge(ring(), config, placement=placement, device=device)
+    on_cpu = train_kge(ring(), config)
+    assert on_gpu.model.device.type == "cuda"
+    assert all(table.shard.weight.is_cuda for table in on_gpu.model.tables)  # type: ignore[union-attr]
+    for found, expected in ((on_gpu.entities, on_cpu.entities), (on_gpu.relations, on_cpu.relations)):
+        assert found is not None
+        assert expected is not None
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_runs_place_their_rows_on_the_gpu(tmp_path: Path) -> None:
+    lines = [f"a{h}\tr{r}\ta{t}\n" for h, r, t in ring().parts["train"].tolist()]
+    for part, own in {"train": lines, "valid": lines[:20], "test": lines[20:40]}.items():
+        (tmp_path / f"{part}.txt").write_text("".join(own), encoding="utf-8")
+    options: dict[str, Any] = {"dim": D, "num_negatives": 8, "chunk_size": 8, "batch_size": 64, "epochs": 2}
+    found = []
+    for place in ({}, {"placement": "device"}, {"placement": "device-cache", "memory": "20KiB"}):
+        train = {"device": "cuda", **place} if place else {}
+        run = ge.pipeline("distmult", tmp_path, evaluate=False, train=train, **options)
+        assert run.embeddings is not None
+        found.append(torch.from_numpy(run.embeddings.weights))
+        ge.shutdown()
+    for on_gpu in found[1:]:
+        torch.testing.assert_close(on_gpu, found[0], rtol=1e-3, atol=1e-4)

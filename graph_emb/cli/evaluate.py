@@ -42,6 +42,7 @@ from graph_emb.run.inputs import (
 )
 from graph_emb.run.run_folder import CONFIG, folder_of_table, is_run, read_run
 from graph_emb.run.scores import scores_of
+from graph_emb.table.placement import AUTO, DEVICE
 
 SAME = 1e-6
 """Scores that differ by less are the same."""
@@ -84,6 +85,8 @@ def run_again(args: argparse.Namespace) -> int:
     flags: dict[str, Any] = {name: fields for name, fields in given.items() if None not in fields.values()}
     if config.train.device != "cpu":  # rows are judged by the processor, also where there is no such device
         flags["train"] = {**flags.get("train", {}), "device": "cpu"}
+        if config.train.placement == DEVICE:
+            flags["train"]["placement"] = AUTO
     family = read_again(config, {"evaluate": {"enabled": True}}, flags, *layers)
     with lacks_explained(family.config.dataset):
         data = family.load()

@@ -5,13 +5,13 @@ Every field changes a result or a file.
 
 from __future__ import annotations
 
-from tempfile import gettempdir
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from graph_emb.config.placements import PlacementSettings, check_placement
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import AutoIsNull, Count, Number, Settings, memory_bytes, parse_interval, short
+from graph_emb.core.settings import AutoIsNull, Count, Number, Settings, fields_at_default, parse_interval, short
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
@@ -30,11 +30,9 @@ from graph_emb.models.skipgram.config import (
     LineConfig,
     Metapath2VecConfig,
     Node2VecConfig,
-    PlainWalkConfig,
     SkipGramTraining,
 )
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
-from graph_emb.table.placement import HOST, Buckets, File
 
 MAX_SEED = 2**63 - 1
 
@@ -128,65 +126,17 @@ class DatasetSection(Settings):
         return {key: value for key, value in chosen.items() if value is not None}
 
 
-class TrainSection(Settings):
+class TrainSection(PlacementSettings):
     """How a training runs; the update rule and its numbers are the model's settings, which a run says here too."""
 
     threads: Count | None = Field(
         default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
     )
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
-    device: str = Field(
-        default="cpu", min_length=1, description="of graph networks and knowledge-graph models, such as cuda:0"
-    )
-    memory: str | None = Field(
-        default=None,
-        description="of a process (kvstore: a server) for rows and state, such as 2GiB; null: all",
-    )
-    scratch: str | None = Field(default=None, description="folder of these files; null: the one for temporary files")
-    policy: Literal["lru", "lfu", "lookahead"] = Field(default="lookahead", description="which rows leave memory")
-
-    @field_validator("memory", mode="after")
-    @classmethod
-    def _is_a_size(cls, value: str | None) -> str | None:
-        try:
-            if value is not None and memory_bytes(value) < 1:
-                raise ValueError("must be at least 1 byte")
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-    @model_validator(mode="after")
-    def _files_have_a_budget(self) -> TrainSection:
-        unused = sorted({"scratch", "policy"} & (self.model_fields_set - _fields_at_default(self)))
-        if self.memory is None and unused:
-            raise ValueError(
-                f"{unused[0]} has no effect while all rows are in memory; set train.memory or leave it out"
-            )
-        return self
-
-    def placement(self, parts: int = 0, tables: int = 1, share: float = 1.0) -> Any:
-        """Of each table that is larger than memory.
-
-        Args:
-            parts: In as many for a schedule of buckets; 0: without one.
-            tables: They share the memory.
-            share: Of the memory that all of them have.
-        """
-        if self.memory is None:
-            return HOST
-        memory = max(1, int(memory_bytes(self.memory) * share) // tables)
-        if parts:
-            return Buckets(self.scratch or gettempdir(), memory, self.policy, leftover="remove", parts=parts)
-        return File(self.scratch or gettempdir(), memory, self.policy, leftover="remove")
 
 
 EARLIER_DEFAULTS = {"evaluate.scorer": "dot", "parallel.hogwild": False}
 """Former defaults, which the configurations of older runs name for every model."""
-
-
-def _fields_at_default(section: Settings) -> set[str]:
-    """Fields that hold their default; a written configuration names them all."""
-    return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
 
 
 class ParallelSection(Settings):
@@ -226,7 +176,7 @@ class ParallelSection(Settings):
         if self.wire_dtype is not None and self.mode == "collective" and self.trainers == 1:
             raise ValueError("wire_dtype has no effect on one trainer, which exchanges nothing; leave it out")
         if self.mode == "local":
-            meant = {"mode", "trainers", "servers"} | _fields_at_default(self)
+            meant = {"mode", "trainers", "servers"} | fields_at_default(self)
             if self.hogwild is False:  # as earlier versions wrote it
                 meant.add("hogwild")
             unused = sorted(self.model_fields_set - meant)
@@ -244,7 +194,7 @@ class CheckpointSection(Settings):
 
     @model_validator(mode="after")
     def _counts_only_where_something_is_saved(self) -> CheckpointSection:
-        unused = sorted(self.model_fields_set - {"every"} - _fields_at_default(self))
+        unused = sorted(self.model_fields_set - {"every"} - fields_at_default(self))
         if self.every is None and unused:
             raise ValueError(f"{unused[0]} has no effect while nothing is saved; set checkpoint.every or leave it out")
         return self
@@ -284,7 +234,7 @@ class EvaluateSection(Settings):
     @model_validator(mode="after")
     def _networks_alone_read_features(self) -> EvaluateSection:
         for name in ("node_features", "seed") if self.predictor is None and self.mlp is None else ():
-            if name not in _fields_at_default(self):
+            if name not in fields_at_default(self):
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect without predictor or mlp; leave it out")
         return self
 
@@ -381,7 +331,7 @@ class RunConfig(Settings):
         for path in self.model.without:
             name, _, field = path.partition(".")
             section = getattr(self, name)
-            if field in _fields_at_default(section) or getattr(section, field) == EARLIER_DEFAULTS.get(path):
+            if field in fields_at_default(section) or getattr(section, field) == EARLIER_DEFAULTS.get(path):
                 continue
             if field in section.model_fields_set:
                 raise ValueError(
@@ -397,42 +347,15 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _rows_may_lie_in_a_file(self) -> RunConfig:
-        if self.train.memory is None:
-            return self
-        said, model = f"train.memory = {self.train.memory!r}", self.model
-        if isinstance(model, SkipGramTraining):
-            self._check_walks_from_files(said, model)
-        elif model.family not in ("kge", "gnn"):
-            raise ValueError(
-                f"{said} is for models of triples, walks and edges and for graph networks; {model.name} needs its rows "
-                "in memory; leave it out"
-            )
+    def _tables_may_lie_so(self) -> RunConfig:
+        check_placement(
+            self.train,
+            self.model,
+            mode=self.parallel.mode,
+            hogwild=self.parallel.hogwild,
+            context=self.output.context,
+        )
         return self
-
-    @model_validator(mode="after")
-    def _triples_of_a_device_are_of_one_process(self) -> RunConfig:
-        if self.model.family in ("kge", "gnn") and self.train.device != "cpu":
-            said = f"train.device = {short(self.train.device)}"
-            if self.parallel.mode != "local" and self.model.family == "kge":
-                raise ValueError(f"{said}: one process trains {self.model.name} on a device; leave parallel.mode out")
-            if self.train.memory:
-                raise ValueError(f"{said}: rows in files are read to the processor; leave train.memory or it out")
-        return self
-
-    def _check_walks_from_files(self, said: str, model: SkipGramTraining) -> None:
-        """Raise a ValueError for what needs all rows in memory, or several processes."""
-        if self.parallel.mode != "local":
-            raise ValueError(f"{said}: one process trains walks from files; leave parallel.mode or train.memory out")
-        for path, given in (
-            ("model.table", model.composed),
-            ("model.multilevel", getattr(model, "multilevel", False) is not False),
-            ("model.from_run", getattr(model, "from_run", None) is not None),
-            ("model.warm_start", isinstance(model, PlainWalkConfig) and model.warm_start is not None),
-            ("output.context=concat", self.output.context == "concat"),
-        ):
-            if given:
-                raise ValueError(f"{said}: {path} needs all rows in memory; leave one of them out")
 
     @model_validator(mode="after")
     def _exchanges_have_an_effect(self) -> RunConfig:

@@ -77,6 +77,11 @@ class Settings(BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
+def fields_at_default(section: Settings) -> set[str]:
+    """Fields that hold their default; a written configuration names them all."""
+    return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
+
+
 def limit_of(detail: ErrorDetails) -> str:
     """The limit that a value broke, with the nearest of the known words."""
     limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")

@@ -14,7 +14,7 @@ WAY_TO_TRAIN = ("parallel", "checkpoint")
 FREE_SECTIONS = (*WAY_TO_TRAIN, "evaluate", "output")
 FREE_FIELDS = {
     "dataset": ("root", "download"),
-    "train": ("threads", "log_interval", "device", "memory", "scratch", "policy"),
+    "train": ("threads", "log_interval", "placement", "device", "memory", "scratch", "policy"),
 }
 """Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 OWN_FILES = ("dataset.labels", "dataset.split", "dataset.test_edges", "dataset.new_edges")

@@ -10,9 +10,10 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from graph_emb.config.placements import PlacementSettings
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
-from graph_emb.table.placement import Buckets, File
+from graph_emb.table.placement import DEVICE, HOST, SHARED, Buckets, DeviceCache, File
 
 PACKAGES = ("graph_emb", "torch", "dgl", "numpy", "numba", "scikit-learn", "ogb")
 
@@ -102,6 +103,26 @@ def file_plan(
         f"{size_text(placement.memory_bytes)} of memory hold {share:.0%}; policy {placement.policy}; "
         f"{rate}at most {size_text(table + gathered)} of disk"
     )
+
+
+def memory_plan(num_rows: int, model: Any, train: PlacementSettings, *, tables: float = 1, of: str = "entities") -> str:
+    """Where rows lie that are all in memory, in a line; empty where ``train.placement`` names no memory.
+
+    Args:
+        num_rows, model, tables, of: As of ``file_plan``.
+        train: Of the run.
+    """
+    where, placement = "in memory of the processor", train.table_placement()
+    if isinstance(placement, DeviceCache):
+        table = bytes_of_rows(num_rows, model, tables)
+        share, memory = min(1.0, placement.memory_bytes / table), size_text(placement.memory_bytes)
+        where += f"; {memory} of {train.device} hold {share:.0%}; policy {placement.policy}"
+    elif placement in (SHARED, DEVICE):
+        where = f"in memory of {train.device}" if placement == DEVICE else "in memory that trainers share"
+    elif placement != HOST:
+        return ""
+    size = size_text(bytes_of_rows(num_rows, model, tables))
+    return f"plan: {num_rows:,} {of} with their state, {size}, {where}"
 
 
 def check_memory(

@@ -100,7 +100,7 @@ def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, 
     if isinstance(config.model, PlainWalkConfig):
         sections["model"] |= cut_walks(config.model)
     of_files = TrainSection.model_fields
-    sections["train"] |= {name: of_files[name].default for name in ("memory", "scratch", "policy")}
+    sections["train"] |= {name: of_files[name].default for name in ("placement", "memory", "scratch", "policy")}
     if getattr(config.model, "in_place", False):
         sections["train"]["lr"] = None
     return sections

@@ -175,7 +175,8 @@ def test_eval_ranks_the_triples_of_a_run_again(cli: Cli, tmp_path: Path) -> None
         settings = tmp_path / model / "config.yaml"
         text = settings.read_text(encoding="utf-8")
         assert text.count("device: cpu") == 1
-        settings.write_text(text.replace("device: cpu", "device: cuda:999"), encoding="utf-8")
+        text = text.replace("device: cpu", "device: cuda:999").replace("placement: auto", "placement: device")
+        settings.write_text(text, encoding="utf-8")
         done = cli("eval", model)  # ranks are the processor's, wherever the run was trained
         assert "ranks of the test triples" in done.out
         assert "the same values" in done.err

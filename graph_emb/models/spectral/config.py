@@ -20,6 +20,7 @@ class SpectralConfig(ModelSettings, EdgePolicy):
     rates: ClassVar[Mapping[str, float]] = {}
     hidden: ClassVar[tuple[str, ...]] = tuple(ModelSettings.model_fields)
     without: ClassVar[tuple[str, ...]] = (
+        "train.placement",
         "train.device",
         "train.log_interval",
         "parallel.mode",

@@ -62,7 +62,7 @@ from graph_emb.run.families.kge import (
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels
-from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan
+from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan, memory_plan
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
@@ -104,6 +104,9 @@ class GNNFamily(Family):
         kept = self.model.share_kept(self.model.dim, *counts)
         if self.config.train.memory is None:
             check_memory(rows, 1, self.model, averages=averages, width=width, kept=kept)
+            self._plan = memory_plan(
+                rows, self.model, self.config.train, tables=width / self.model.dim * kept, of="nodes"
+            )
         else:
             self._plan = self._file_plan(data, rows, averages, width)
         return data
@@ -121,7 +124,9 @@ class GNNFamily(Family):
         between = 3 * data.graph.total_nodes * self.model.hidden_dim  # two layers of an evaluation, and its results
         whole = bytes_of_rows(rows, self.model, width / self.model.dim) + 4 * (averages * rows * width + between)
         tables, copies = whole / bytes_of_rows(rows, self.model), max(1, round(width / self.model.dim))
-        return file_plan(rows, self.model, self.config.train.placement(), copies=copies, tables=tables, of="nodes")
+        return file_plan(
+            rows, self.model, self.config.train.table_placement(), copies=copies, tables=tables, of="nodes"
+        )
 
     @property
     def _merge_within(self) -> bool:
@@ -340,7 +345,7 @@ class GNNFamily(Family):
             "on_evaluation": lambda found: job.log({"seed": seed, **found.as_dict()}),
             "checkpoints": checkpoints,
             "table_prefix": None if checkpoints is None else "",
-            "placement": self.config.train.placement(),
+            "placement": self.config.train.table_placement(),
         }
         if checkpoints is not None and dataset is not None:
             for ntype in dataset.graph.num_nodes:

@@ -43,7 +43,7 @@ from graph_emb.run.inputs import (
     with_held_out_triples,
 )
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
-from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan
+from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan, memory_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.bucket_counts import OCCURRENCE
 from graph_emb.sampling.buckets import num_swaps
@@ -52,7 +52,7 @@ from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.stored_triples import RECORD, TriplesOnDisk
 from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import DeviceCache, File, in_memory
 from graph_emb.table.tier.pages import least_pages
 from graph_emb.table.tier.sizes import held_pages
 from partition import PartitionedGraph
@@ -140,21 +140,22 @@ class KGEFamily(Family):
             self._choose_buckets(graph.num_entities)
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
         placement, kept = self._placement(), self.model.share_kept(self.model.dim, graph.num_entities)
-        if placement != HOST and not self.model.composed:
-            self._check_room(graph.num_entities)
-            beside_parts(placement, graph.num_entities, self.config)
-        if placement != HOST and self.model.composed:
+        if not in_memory(placement) and self.model.composed:
             raise ConfigError(
                 f"train.memory = {self.config.train.memory!r}: model.table = {self.model.table!r} keeps few rows, in "
                 "memory; leave it out"
             )
-        if placement == HOST:
-            check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
-        else:
+        if not in_memory(placement):
+            self._check_room(graph.num_entities)
+            beside_parts(placement, graph.num_entities, self.config)
+        if isinstance(placement, File):
             self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
+        else:
+            check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
+            self._plan = memory_plan(graph.num_entities, self.model, self.config.train, tables=kept)
         if self.model.buckets:
             self._plan = "\n".join(filter(None, [self._plan, self._bucket_plan(graph), self._triples_plan(graph)]))
-            if placement != HOST and self.model.at_once is None:
+            if not in_memory(placement) and self.model.at_once is None:
                 self._warn_of_swaps(graph)
         return graph
 
@@ -181,6 +182,7 @@ class KGEFamily(Family):
                     f"train.memory = {section.memory!r} does not hold {HELD[-1]} of {most:,} parts of "
                     f"{num_entities:,} entities; raise it, or leave train.buckets out"
                 )
+            section.check_parts(found[0])
             filled = dict(zip(("buckets", "resident"), found, strict=True))
         self._take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
 
@@ -193,8 +195,9 @@ class KGEFamily(Family):
         model = self.model
         clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
         specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
-        memory = self.config.train.placement().memory_bytes if memory is None else memory
-        return held_pages(num_entities, model.dim, memory, model.table_dtype, specs)
+        placement = self.config.train.table_placement()
+        memory, on_device = placement.memory_bytes if memory is None else memory, isinstance(placement, DeviceCache)
+        return held_pages(num_entities, model.dim, memory, model.table_dtype, specs, on_device=on_device)
 
     def _check_room(self, num_entities: int) -> None:
         """Raise a ConfigError where ``train.memory`` holds no page, or not two parts of ``train.buckets``."""
@@ -215,7 +218,7 @@ class KGEFamily(Family):
         swaps = num_swaps(parts, held)
         moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
         pace = ""
-        if moved and self._placement() != HOST:
+        if moved and not in_memory(self._placement()):
             pace = f"; a disk of 1 GB/s keeps up with {graph.num_triples / (moved / 1e9):,.0f} triples/s"
         return (
             f"plan: {parts} parts of the entities, {held} of them in memory at a time, {parts**2} buckets; an epoch "
@@ -229,7 +232,7 @@ class KGEFamily(Family):
         frames, pages = self._held_pages(graph.num_entities)
         if swaps <= steps or frames >= pages:
             return
-        memory, fewer, most = section.placement().memory_bytes, swaps, min(MOST_BUCKETS, graph.num_entities)
+        memory, fewer, most = section.table_placement().memory_bytes, swaps, min(MOST_BUCKETS, graph.num_entities)
         while fewer > steps:
             memory *= 2
             frames, pages = self._held_pages(graph.num_entities, memory)
@@ -316,7 +319,7 @@ class KGEFamily(Family):
 
     def _placement(self) -> Any:
         """Of the entities."""
-        return self.config.train.placement(self.model.buckets)
+        return self.config.train.table_placement(self.model.buckets)
 
     def _share(self, dataset: KnowledgeGraph | None, ranks: Trainers) -> tuple[KnowledgeGraph, PartPolicy | None]:
         """The graph, on other ranks than the first without its triples, and who owns which entity. Every rank calls it.

@@ -15,7 +15,7 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.run.machine import bytes_of_rows
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.bucket_rounds import RoundSchedule
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import in_memory
 
 
 def with_rounds(config: RunConfig) -> RunConfig:
@@ -73,7 +73,7 @@ def beside_parts(placement: Any, num_entities: int, config: RunConfig) -> Any:
         ConfigError: that is less than they take.
     """
     model: Any = config.model
-    if placement == HOST or model.at_once is None or config.parallel.trainers == 1:
+    if in_memory(placement) or model.at_once is None or config.parallel.trainers == 1:
         return placement
     parts = 2 * -(-num_entities // model.buckets)
     held = bytes_of_rows(parts, model)

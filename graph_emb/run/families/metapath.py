@@ -90,7 +90,7 @@ class MetapathFamily(Family):
             states, group = share.graph, ranks.group
         policy = None if share is None else share.policy
         if dataset is not None:
-            placement = config.train.placement(model.buckets, model.tables, tables_share(model))
+            placement = config.train.table_placement(model.buckets, model.tables, tables_share(model))
             walks_of = model.walk_length, model.num_walks * len(states.starts)
             plan = bucket_plan(model, placement, dataset.graph.total_nodes, *walks_of)
             if job.progress and (told := [line for line in (self._plan, plan) if line]):

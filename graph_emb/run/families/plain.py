@@ -203,7 +203,7 @@ class WalkFamily(PlainFamily):
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
         if graph is not None:
-            placement = config.train.placement(model.buckets, model.tables, tables_share(model))
+            placement = config.train.table_placement(model.buckets, model.tables, tables_share(model))
             num_nodes = graph.num_nodes
             plan = bucket_plan(model, placement, num_nodes, model.walk_length, model.num_walks * num_nodes)
             self._plan = "\n".join(filter(None, [self._plan, plan]))
@@ -338,7 +338,7 @@ class LineFamily(PlainFamily):
             sampler = EdgeSampler.of_graph(graph, **draws)
         else:
             sampler = EdgeSampler(share.graph, ranks.group, **draws)
-        placement = config.train.placement(model.buckets, model.num_tables, tables_share(model))
+        placement = config.train.table_placement(model.buckets, model.num_tables, tables_share(model))
         if dataset is not None and job.progress:
             for plan in filter(None, [self._plan, *self._bucket_plans(dataset, sampler, placement)]):
                 print(plan, file=sys.stderr)

@@ -30,9 +30,9 @@ from graph_emb.models.skipgram.training import (
 )
 from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
-from graph_emb.run.machine import check_memory, file_plan
+from graph_emb.run.machine import check_memory, file_plan, memory_plan
 from graph_emb.table.initializers import FromParts
-from graph_emb.table.placement import HOST
+from graph_emb.table.placement import in_memory
 from graph_emb.table.tier.pages import least_pages
 from graph_emb.table.tier.sizes import fewest_parts, held_pages
 
@@ -66,7 +66,7 @@ def fit_skipgram(
         context_func=context_func,
         levels=levels,
         own_rows=nodes_of_own_rows(sampler, model, policy),
-        placement=config.train.placement(model.buckets, model.tables, tables_share(model)),
+        placement=config.train.table_placement(model.buckets, model.tables, tables_share(model)),
     )
     if computed is not None:
         assert isinstance(tables.embedding, DistEmbedding)
@@ -101,9 +101,10 @@ def with_room(
     plan = ""
     if config.train.memory is None:
         check_memory(num_nodes, tables, model, kept=kept)
+        plan = memory_plan(num_nodes, model, config.train, tables=tables * kept, of="nodes")
     else:
         copies = 2 if config.output.context == "add" or getattr(model, "keep_context", False) else 1
-        plan = file_plan(num_nodes, model, config.train.placement(), copies=copies, tables=tables, of="nodes")
+        plan = file_plan(num_nodes, model, config.train.table_placement(), copies=copies, tables=tables, of="nodes")
     if getattr(model, "buckets", 0) is None:
         config = with_buckets(config, recipes, num_nodes)
     if recipes and config.train.memory is not None:
@@ -120,7 +121,7 @@ def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int
     Returns:
         None where memory holds no two parts, however small.
     """
-    if placement == HOST or not model.in_place or placement.memory_bytes >= num_nodes * model.dim * 4:
+    if in_memory(placement) or not model.in_place or placement.memory_bytes >= num_nodes * model.dim * 4:
         return 0
     return fewest_parts(num_nodes, model.dim, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
 
@@ -132,9 +133,9 @@ def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes
         recipes: Of skip-gram, the tables of which share ``train.memory``.
         num_nodes: N.
     Raises:
-        ConfigError: memory that does not hold two parts of each table.
+        ConfigError: memory that does not hold two parts of each table, or all of them where they should lie in parts.
     """
-    placement = config.train.placement(tables=sum(recipe.tables for recipe in recipes))
+    placement = config.train.table_placement(tables=sum(recipe.tables for recipe in recipes))
     wanted = [fewest_buckets(recipe, placement, num_nodes) for recipe in recipes]
     most, limit = max(MOST_BUCKETS + 1 if parts is None else parts for parts in wanted), min(MOST_BUCKETS, num_nodes)
     if most > limit:
@@ -142,6 +143,7 @@ def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes
             f"train.memory = {config.train.memory!r} does not hold two of {limit:,} parts of {num_nodes:,} rows "
             "in each table; raise it, or leave train.buckets out"
         )
+    config.train.check_parts(most)
     return config.model_copy(update={"model": config.model.model_copy(update={"buckets": most})})
 
 
@@ -155,14 +157,16 @@ def check_room(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: 
     """
     model: Any = config.model
     parts: int = model.buckets
-    placement = config.train.placement(parts, sum(recipe.tables for recipe in recipes), tables_share(model))
-    for recipe in recipes if placement != HOST else ():
+    placement = config.train.table_placement(parts, sum(recipe.tables for recipe in recipes), tables_share(model))
+    for recipe in () if in_memory(placement) else recipes:
         held, pages = held_pages(num_nodes, recipe.dim, placement.memory_bytes)
         least = least_pages(pages, parts)
         if not recipe.in_place or held >= least:
             continue
         what = f"two of {parts} parts of {num_nodes:,} rows in" if parts else "a page of"
-        fitting = fewest_buckets(recipe, config.train.placement(tables=sum(one.tables for one in recipes)), num_nodes)
+        fitting = fewest_buckets(
+            recipe, config.train.table_placement(tables=sum(one.tables for one in recipes)), num_nodes
+        )
         more = f", or take train.buckets={fitting}" if parts and fitting else ""
         raise ConfigError(f"train.memory = {config.train.memory!r} does not hold {what} each table; raise it{more}")
 
@@ -188,7 +192,7 @@ def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_leng
     parts, of = model.buckets, "walks" if walk_length > 2 else "edges"
     size = min(per_epoch, episode_walks(model, num_nodes, walk_length, model.epochs * per_epoch))
     said = f"plan: {parts} parts of the nodes, {parts**2} buckets; an episode is {size:,} {of}"
-    if placement == HOST or placement.memory_bytes >= table:
+    if in_memory(placement) or placement.memory_bytes >= table:
         return said
     moved = (parts - 1) * (parts + 1) * (table // parts)  # P - 1 token parts and P (P - 1) context parts
     rate = size * walk_length / (2 * moved / 1e9)

@@ -39,7 +39,13 @@ def device_memory(num_rows: int, dim: int, dtype: torch.dtype, specs: Iterable[S
 
 
 def held_pages(
-    num_rows: int, dim: int, memory: int, dtype: torch.dtype = torch.float32, specs: Iterable[StateSpec] = ()
+    num_rows: int,
+    dim: int,
+    memory: int,
+    dtype: torch.dtype = torch.float32,
+    specs: Iterable[StateSpec] = (),
+    *,
+    on_device: bool = False,
 ) -> tuple[int, int]:
     """How many pages ``memory`` of a ``Buckets`` holds of a table, and how many it has.
 
@@ -47,11 +53,12 @@ def held_pages(
         num_rows, dim, dtype: Of the table.
         memory: Bytes.
         specs: Its optimizer state.
+        on_device: Of a ``DeviceCache`` instead.
     """
     sections, row_bytes = bytes_of_row(dim, dtype, specs)
-    layout = PageLayout.of(sections)
+    layout = PageLayout.of_memory(sections) if on_device else PageLayout.of(sections)
     pages = layout.num_pages(num_rows)
-    fixed, each = bytes_of_frames(layout, pages, num_rows, row_bytes)
+    fixed, each = bytes_of_frames(layout, pages, num_rows, row_bytes, on_device)
     return max(0, (memory - fixed) // each), pages
 
 
