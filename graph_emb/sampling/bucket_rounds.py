@@ -102,16 +102,31 @@ class RoundSchedule:
         held: list[set[int]] = [set() for _ in range(self.places)]
         rounds = []
         while waiting:
-            home = {part: place for place, parts in enumerate(held) for part in parts}
-            kept = [sum(any(part in home for part in pair) for pair in group) for group in waiting[:CHOICE]]
-            group = waiting.pop(kept.index(max(kept)))
-            placed = self._placed(group, home)
+            group, placed = self._next(waiting, held)
             held = [set(pair) if pair[0] != NONE else set() for pair in placed]
             rounds.append(placed)
             if any(head != tail for head, tail in group):
                 back = [(tail, head) for head, tail in placed]
                 rounds[-1:] = [placed, back] if rng.random() < 0.5 else [back, placed]
         return np.array(rounds, np.int64)
+
+    def _next(self, waiting: list[list[Pair]], held: list[set[int]]) -> tuple[list[Pair], list[Pair]]:
+        """Take the group out of those that wait that comes next; it, and its pairs at their places.
+
+        It is one of which most pairs stay at a part, of these one of the fewest swaps, then one of whose new parts most
+        rest in the round before: these can travel meanwhile.
+        """
+        home = {part: place for place, parts in enumerate(held) for part in parts}
+        best: tuple[tuple[int, int, int], int, list[Pair]] | None = None
+        for k, group in enumerate(waiting[:CHOICE]):
+            placed = self._placed(group, home)
+            new = [part for pair, own in zip(placed, held, strict=True) for part in {*pair} - own - {NONE}]
+            kept = sum(any(part in home for part in pair) for pair in group)
+            worth = kept, -len(new), sum(part not in home for part in new)
+            if best is None or worth > best[0]:
+                best = worth, k, placed
+        assert best is not None
+        return waiting.pop(best[1]), best[2]
 
     def _placed(self, group: list[Pair], home: dict[int, int]) -> list[Pair]:
         """The pairs of a round at their places: where one of the parts is, if no earlier pair went there."""

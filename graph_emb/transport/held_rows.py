@@ -5,18 +5,18 @@ from the owners, reads and changes them in its own memory, and writes them back 
 the memory of one machine no row moves: all lie where each rank reaches them, and a rank changes those that it holds.
 Other tables are pulled and pushed by all ranks as ever.
 
-Legend: B ids, N rows that are held.
+Legend: B ids, N rows that are held, W ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.graph.partition_book import num_distinct
+from graph_emb.graph.partition_book import RankRanges, num_distinct
 from graph_emb.optim.apply import Update, apply_updates
 from graph_emb.table.bags import Bags
 from graph_emb.table.row_memory import allocate
@@ -24,9 +24,8 @@ from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.in_place import WholeShard
-from graph_emb.transport.lockstep import share_rows, share_state
-
-Range = tuple[int, int]
+from graph_emb.transport.lockstep import PREFETCH, PULL, WRITE, share_rows, share_state
+from graph_emb.transport.row_moves import Arrived, Move, Range, RowMoves, from_owners, to_owners
 
 
 class HeldRows:
@@ -59,10 +58,13 @@ class HeldRows:
                 "them; leave it out"
             )
         self._transport, self._name, self._room = transport, table, num_rows
-        whole = _in_reach_of_all(transport, table)
-        self.in_place = whole is not None
-        self._shard: EmbeddingShard = whole or _HeldShard(shard, num_rows)
-        self._state = [name for name, spec in shard.state_specs.items() if spec.kind != "table"]
+        in_memory = transport.votes(shard.in_memory and shard.spec.placement is None) == transport.world_size
+        self.in_place = in_memory and transport.group.same_memory
+        self._ahead = in_memory and not self.in_place
+        self._stored, self._moves = shard, RowMoves(transport, table)
+        self._shard: EmbeddingShard = _whole(transport, table) if self.in_place else _HeldShard(shard, num_rows)
+        self._held: list[list[Range]] = [[] for _ in range(transport.world_size)]
+        self._early: tuple[list[list[Range]], Callable[[], Arrived]] | None = None
         self._at: dict[Range, int] = {}
         self._dirty = False
 
@@ -73,46 +75,96 @@ class HeldRows:
     def __exit__(self, *_: object) -> None:
         self._transport.alone = None
 
-    def hold(self, ranges: Sequence[Range]) -> None:
+    def hold(self, by_rank: Sequence[Sequence[Range]]) -> None:
         """Write back what is held and not in ranges, then take what is not here. Joint, outside of a step.
 
         In place it waits until no rank changes rows of before.
 
         Args:
-            ranges: Rows [low, high), of no other rank's; none is fine.
+            by_rank: Rows [low, high) that each rank is to hold, (W,), the same on every rank; none is fine. Two ranges
+                of one call or several are disjoint or equal.
         Raises:
-            ConfigError: more rows than there is room for.
+            ConfigError: more rows of a rank than there is room for.
         """
-        if (num := sum(high - low for low, high in ranges)) > self._room:
+        asked = [list(ranges) for ranges in by_rank]
+        if (num := max(sum(high - low for low, high in ranges) for ranges in asked)) > self._room:
             raise ConfigError(f"table {self._name!r}: {num} rows to hold, there is room for {self._room}")
+        before, self._held = self._held, asked
         if self.in_place:
-            self._at = {own: own[0] for own in ranges}
+            self._at = {own: own[0] for own in asked[self._transport.rank]}
             self._transport.barrier()
             return
         if self._dirty:  # on all ranks or on none
-            self._write([own for own in self._at if own not in ranges])
-        kept = {own: at for own, at in self._at.items() if own in ranges}
-        coming = [own for own in ranges if own not in kept]
-        self._at = self._places(kept, coming)
-        ids, at = _ids(coming), self._positions(coming)
-        transport = self._transport
-        self._shard.write(at, transport.pull(self._name, ids))
-        for name in self._state:
-            self._shard.overwrite_state(name, at, transport.read_state(self._name, name, ids))
+            self._write_back(_without(before, asked))
+        self._take(_without(asked, before))
+
+    def announce(self, by_rank: Sequence[Sequence[Range]]) -> None:
+        """Start to send what ranks hold next, as far as no rank holds it now. Joint, outside of a step.
+
+        It travels while steps train; ``hold`` waits for it. Nothing where rows stay in place, or lie in files, which
+        would need memory for both.
+
+        Args:
+            by_rank: As of ``hold``, whose next call it announces.
+        """
+        busy = [own for ranges in self._held for own in ranges]
+        early = [[own for own in ranges if own not in busy] for ranges in by_rank]
+        if self._ahead and any(early):
+            moves, what = from_owners(self._layout, early), f"prefetch of rows of table {self._name!r}"
+            self._early = early, self._moves.start(PREFETCH, moves, self._of_owner, what, background=True)
 
     def give_back(self) -> None:
-        """Write what is held to its owners, and hold it on. Joint, outside of a step."""
+        """Write what is held to its owners, and hold it on; no rows travel after it. Joint, outside of a step."""
+        if self._early is not None:
+            self._early[1]()
         if self._dirty and self.in_place:
             self._transport.barrier()
         elif self._dirty:
-            self._write([*self._at])
+            self._write_back(self._held)
         self._dirty = False
 
-    def _write(self, ranges: Sequence[Range]) -> None:
-        ids, at, transport = _ids(ranges), self._positions(ranges), self._transport
-        transport.write(self._name, ids, self._shard.read(at))
-        for name in self._state:
-            transport.write_state(self._name, name, ids, self._shard.state_rows(name, at))
+    @property
+    def _layout(self) -> RankRanges:
+        return self._transport.layout_of(self._name)
+
+    def _write_back(self, by_rank: Sequence[Sequence[Range]]) -> None:
+        """Send rows that ranks hold to their owners."""
+        moves, what = to_owners(self._layout, by_rank), f"write of rows of table {self._name!r}"
+        if moves:
+            first = self._stored.first_id
+            for move, values in self._moves.start(WRITE, moves, self._of_held, what)():
+                self._moves.columns.write(self._stored, move.low - first, values)
+                self._transport.mark_changed(self._name, torch.arange(move.low - first, move.high - first))
+
+    def _take(self, by_rank: Sequence[Sequence[Range]]) -> None:
+        """Bring rows that ranks do not hold yet, those that were announced first."""
+        arrived: list[tuple[Move, list[Tensor]]] = []
+        early, self._early, late = self._early, None, by_rank
+        if early is not None:
+            arrived += early[1]()
+            late = _without(by_rank, early[0])
+        moves, what = from_owners(self._layout, late), f"pull of rows of table {self._name!r}"
+        if moves:
+            arrived += self._moves.start(PULL, moves, self._of_owner, what)()
+        rank = self._transport.rank
+        kept = {own: at for own, at in self._at.items() if own in self._held[rank]}
+        self._at = self._places(kept, by_rank[rank])
+        for move, values in arrived:
+            if (at := self._place(move.low)) is not None:
+                self._moves.columns.write(self._shard, at, values)
+
+    def _of_owner(self, low: int, high: int) -> list[Tensor]:
+        first = self._stored.first_id
+        return self._moves.columns.read(self._stored, low - first, high - first)
+
+    def _of_held(self, low: int, high: int) -> list[Tensor]:
+        at = self._place(low)
+        assert at is not None
+        return self._moves.columns.read(self._shard, at, at + high - low)
+
+    def _place(self, row: int) -> int | None:
+        """Where a row lies that this rank holds; None: it does not."""
+        return next((at + row - low for (low, high), at in self._at.items() if low <= row < high), None)
 
     def _places(self, kept: dict[Range, int], coming: Sequence[Range]) -> dict[Range, int]:
         """Where ranges lie; those that stay move to the front."""
@@ -125,10 +177,6 @@ class HeldRows:
         for low, high in coming:
             found[low, high], end = end, end + high - low
         return found
-
-    def _positions(self, ranges: Sequence[Range]) -> Tensor:
-        pieces = [torch.arange(high - low) + self._at[low, high] for low, high in ranges]
-        return torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
 
     def _find(self, ids: Tensor) -> Tensor:
         """Positions of ids (B,), each one held."""
@@ -196,15 +244,9 @@ class _Outside:
         self._transport.alone = self._alone
 
 
-def _in_reach_of_all(transport: CollectiveTransport, name: str) -> EmbeddingShard | None:
-    """All rows of a table, moved with their state to memory of all ranks. Joint.
-
-    None on every rank where they share no memory, or where the rows of one lie in a file.
-    """
+def _whole(transport: CollectiveTransport, name: str) -> EmbeddingShard:
+    """All rows of a table, moved with their state to memory of all ranks. Joint."""
     table = transport.rank_table(name)
-    in_memory = table.shard.in_memory and table.spec.placement is None
-    if not transport.group.same_memory or transport.votes(in_memory) < transport.world_size:
-        return None
     share_rows(transport.group, table)
     share_state(transport.group, table)
     return WholeShard(table)
@@ -231,5 +273,6 @@ class _HeldShard(EmbeddingShard):
             column[target] = column[rows]
 
 
-def _ids(ranges: Sequence[Range]) -> Tensor:
-    return torch.cat([torch.empty(0, dtype=torch.int64), *(torch.arange(*own) for own in ranges)])
+def _without(by_rank: Sequence[Sequence[Range]], others: Sequence[Sequence[Range]]) -> list[list[Range]]:
+    """The ranges of each rank that are not among its other ones."""
+    return [[own for own in ranges if own not in there] for ranges, there in zip(by_rank, others, strict=True)]

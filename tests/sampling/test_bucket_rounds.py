@@ -51,6 +51,17 @@ def test_both_buckets_of_a_pair_follow_each_other_and_places_keep_parts() -> Non
     assert moved <= 0.6 * 2 * 2 * 68  # of the moves where all parts leave after each round of other pairs
 
 
+@pytest.mark.parametrize(("parts", "places"), [(8, 2), (16, 2), (16, 4), (32, 4)])
+def test_most_parts_that_come_rest_in_the_round_before(parts: int, places: int) -> None:
+    schedule, came, rested = RoundSchedule(parts, places, 100, seed=2), 0, 0
+    for now, then in pairwise(schedule.epoch(1).tolist()):
+        busy = {part for own in now for part in own}
+        new = [part for old, own in zip(now, then, strict=True) for part in {*own} - {*old} - {NONE}]
+        came, rested = came + len(new), rested + sum(part not in busy for part in new)
+    assert came <= 0.55 * parts**2  # as without this wish
+    assert rested > 0.85 * came
+
+
 def test_ranges_are_those_of_the_parts_once() -> None:
     schedule = RoundSchedule(4, 2, 10)
     assert schedule.ranges(np.array([[3, 1], [NONE, NONE], [1, 3]])) == [(7, 10), (2, 5)]

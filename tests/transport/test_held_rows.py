@@ -12,9 +12,9 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.transport.held_rows import HeldRows
 from tests.ranks import Ranks, with_shared_memory
 
-ROUNDS = [[[(0, 4), (8, 10)], [(4, 8)]], [[(4, 8)], [(8, 10), (0, 4)]], [[], [(0, 4), (4, 8)]]]
-"""Rows of each rank in each round."""
-IDS = [[[0, 9, 0], [5]], [[7, 5, 5], [1, 8]], [[], [0, 6]]]
+ROUNDS = [[[(8, 10)], [(4, 8)]], [[(4, 8)], [(8, 10), (0, 4)]], [[], [(0, 4), (4, 8)]], [[(8, 10)], []]]
+"""Rows of each rank in each round: (0, 4) rests in the first one, (8, 10) after it was trained in the third."""
+IDS = [[[8, 9, 8], [5]], [[7, 5, 5], [1, 8]], [[], [0, 6]], [[9], []]]
 OPTIMIZERS: dict[str, Any] = {
     "adagrad": ge.SparseAdagrad, "adam": ge.SparseAdam, "row adagrad": ge.SparseRowAdagrad, "sgd": ge.SparseSGD,
 }  # fmt: skip
@@ -40,7 +40,8 @@ def rows_of(own: Any, shared: Any, optimizer: Any) -> list[torch.Tensor]:
     return [own.weight[:], shared.weight[:], *found]
 
 
-def held(rule: str, in_place: bool) -> tuple[list[torch.Tensor], int]:
+def held(rule: str, how: str) -> tuple[list[torch.Tensor], int]:
+    in_place = how == "in place"
     transport: Any = ge.init(mode="collective", timeout=60, shared_memory=in_place)
     own, shared, optimizer = tables(rule)
     rank = transport.rank
@@ -48,8 +49,11 @@ def held(rule: str, in_place: bool) -> tuple[list[torch.Tensor], int]:
     assert alone.in_place is in_place
     for number, (ranges, ids) in enumerate(zip(ROUNDS, IDS, strict=True)):
         met = transport.group.num_calls
-        alone.hold(ranges[rank])
+        alone.hold(ranges)
         assert transport.group.num_calls > met  # others may still change rows that this rank holds from here on
+        if how == "announced" and number + 1 < len(ROUNDS):
+            alone.announce(ROUNDS[number + 1])
+            assert (alone._early is not None) == (number in (0, 2))
         for turn in range(2):
             with alone:
                 step(own, shared, optimizer, ids[rank], 2 * number + turn)
@@ -60,20 +64,20 @@ def held(rule: str, in_place: bool) -> tuple[list[torch.Tensor], int]:
             middle = own.weight[:]
         if not rank and not number:
             with pytest.raises(ModeError, match="'own': id 6 is in no part that this rank holds"):
-                alone._find(torch.tensor([0, 6]))
+                alone._find(torch.tensor([8, 6]))
     alone.give_back()
     steps = transport.num_steps
     found = rows_of(own, shared, optimizer)
     with pytest.raises(ConfigError, match="9 rows to hold, there is room for 8"):
-        alone.hold([(0, 9)])
+        alone.hold([[], [(0, 9)]])
     ge.shutdown()
     return [*found, middle], steps
 
 
-@pytest.mark.parametrize("in_place", [pytest.param(True, marks=with_shared_memory), False])
+@pytest.mark.parametrize("how", [pytest.param("in place", marks=with_shared_memory), "moved", "announced"])
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(
-    ranks: Ranks, fresh_mode: None, rule: str, in_place: bool
+    ranks: Ranks, fresh_mode: None, rule: str, how: str
 ) -> None:
     ge.init(mode="local")
     own, shared, optimizer = tables(rule)
@@ -88,8 +92,8 @@ def test_rows_that_ranks_hold_are_those_of_owners_that_are_asked(
         if number == 1:
             middle = own.weight[:]
     expected = [*rows_of(own, shared, optimizer), middle]
-    for found, steps in ranks.run(held, 2, rule, in_place):
-        assert steps == 6  # each counted once
+    for found, steps in ranks.run(held, 2, rule, how):
+        assert steps == 8  # each counted once
         for wanted, got in zip(expected, found, strict=True):
             assert torch.allclose(wanted, got, rtol=0, atol=0 if wanted is not expected[1] else 1e-6)
 

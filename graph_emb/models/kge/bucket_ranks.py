@@ -104,6 +104,15 @@ class RoundBatches:
         now, ends = self._rounds(epoch)
         return np.sort(now[np.searchsorted(ends, step, side="right")], axis=-1)
 
+    def next_parts(self, epoch: int, step: int) -> np.ndarray | None:
+        """``parts`` of the next round of the epoch that has others than a step; None: no such one follows."""
+        now, ends = self._rounds(epoch)
+        own = self.parts(epoch, step)
+        trained = np.flatnonzero(np.diff(ends, prepend=0))  # some rounds train nothing
+        later = np.sort(now[trained[ends[trained] > step]], axis=-1)
+        found = np.flatnonzero((later != own).any(axis=(1, 2)))
+        return later[found[0]] if len(found) else None
+
     def ranges(self, epoch: int, step: int) -> list[tuple[int, int]]:
         """Rows [low, high) of the parts of all places in a step, then of those that the next round adds."""
         now, ends = self._rounds(epoch)
@@ -213,8 +222,11 @@ class HeldParts(HeldRows):
         self._batches, self._parts = batches, np.empty((0, 2), np.int64)
 
     def begin(self, epoch: int, step: int) -> None:
-        """Hold the parts of a step. Joint: all ranks know whether any part moves."""
-        parts = self._batches.parts(epoch, step)
-        if not np.array_equal(parts, self._parts):
-            self.hold(self._batches.schedule.ranges(parts[self._transport.rank]))
-            self._parts = parts
+        """Hold the parts of a step, and begin with those of the next round. Joint: all ranks know whether any moves."""
+        parts, schedule = self._batches.parts(epoch, step), self._batches.schedule
+        if np.array_equal(parts, self._parts):
+            return
+        self.hold([schedule.ranges(own) for own in parts])
+        self._parts = parts
+        if (following := self._batches.next_parts(epoch, step)) is not None:
+            self.announce([schedule.ranges(own) for own in following])
