@@ -31,7 +31,8 @@ from graph_emb.graph.label_files import read_split
 from graph_emb.graph.views import PlainDataset, knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.run.evaluation import LAST_NETWORK, Finding, judge_classes, judge_links, judge_split
-from graph_emb.run.families.kge import ENTITY, RELATION, entity_ids, judge_triples, relation_ids
+from graph_emb.run.families.kge import entity_ids, relation_ids
+from graph_emb.run.families.triple_findings import ENTITY, RELATION, judge_triples
 from graph_emb.run.family import read_again
 from graph_emb.run.inputs import (
     edge_policy,

@@ -17,7 +17,7 @@ from graph_emb.formats.embedding_files import align, places_of
 from graph_emb.graph.readers.source import is_frame
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.scorers import KGEScorer, score, scorer_of
-from graph_emb.run.families.kge import ENTITY, RELATION
+from graph_emb.run.families.triple_findings import ENTITY, RELATION
 
 COLUMNS = ("head", "relation", "tail")
 

@@ -5,7 +5,7 @@ Legend: B ranked triples, E entities, R relations, D and W widths of their rows,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers, query_keys
 
 QUERY_BLOCK = 256  # queries whose scores against all candidates are held at once
+ENTITY_BLOCK = 1 << 16
+"""Candidates of a matrix product: its bits may depend on their number, which is the same for any number of trainers."""
 HITS_AT = (1, 3, 10)
 
 
@@ -120,66 +122,157 @@ def rank_triples(
         >>> rank_triples(TransE(1), entities, relations, np.array([[0, 0, 1]])).mean_rank()  # 0 + 1 = 1
         1.0
     """
-    _check(entities, relations, triples)
-    total = len(entities)
-    _check_sample(num_candidates, total)
+    check_ranked(entities, relations, triples)
+    _check_sample(num_candidates, len(entities))
     sides = []
     for side in (HEAD, TAIL):
-        answers = None if known is None else next(one for one in known if one.side == side)
-        sides.append(_rank_side(scorer, entities, relations, triples, side, answers, num_candidates, seed))
-    text = f"all {total} entities" if num_candidates is None else f"{num_candidates} sampled entities"
-    return TripleRanks(sides[0], sides[1], known is not None, text)
+        asked = SideQueries.of(triples, side, len(relations), known)
+        above, equal = _count_side(scorer, entities, relations, asked, num_candidates, seed)
+        sides.append(asked.ranks(above, equal, len(entities), num_candidates))
+    return TripleRanks(sides[0], sides[1], known is not None, candidates_text(len(entities), num_candidates))
 
 
-def _rank_side(
+def candidates_text(num_entities: int, num_candidates: int | None) -> str:
+    """The words for what triples were ranked against."""
+    return f"all {num_entities} entities" if num_candidates is None else f"{num_candidates} sampled entities"
+
+
+@dataclass(frozen=True, eq=False)
+class SideQueries:
+    """The distinct queries that B triples ask on one side, with the answers that are left out; or a stretch of them.
+
+    Attributes:
+        side: ``HEAD`` or ``TAIL``.
+        queries: A triple of each query, in the order of their keys, (Q, 3).
+        order: The triples in the order of their queries, (B,).
+        of_query: The query of each triple in that order, rising, (B,).
+        true: The entity that each of them asks for, (B,).
+        starts, answers, places: Answers to query q are ``answers[starts[p] : starts[p + 1]]`` with ``p = places[q]``,
+            none where that is -1.
+    """
+
+    side: int
+    queries: np.ndarray
+    order: np.ndarray
+    of_query: np.ndarray
+    true: np.ndarray
+    starts: np.ndarray
+    answers: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(
+        cls, triples: np.ndarray, side: int, num_relations: int, known: Sequence[KnownAnswers] | None
+    ) -> SideQueries:
+        """Of triples (B, 3); ``known`` as of ``rank_triples``."""
+        keys = query_keys(triples, side, num_relations)
+        order = np.argsort(keys, kind="stable")
+        firsts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        of_query = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
+        queries, true = triples[order[firsts]], triples[order, 2 if side == TAIL else 0]
+        if known is None:
+            nothing = np.zeros(2, np.int64), np.empty(0, np.int64), np.full(len(queries), -1)
+            return cls(side, queries, order, of_query, true, *nothing)
+        answers = next(one for one in known if one.side == side)
+        return cls(side, queries, order, of_query, true, answers.starts, answers.answers, answers.find(queries))
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of ``QUERY_BLOCK`` queries whose scores are held at once."""
+        return -(-len(self.queries) // QUERY_BLOCK)
+
+    def block(self, number: int) -> tuple[slice, slice]:
+        """The queries of a block, and the triples that ask them, in their order."""
+        low, high = number * QUERY_BLOCK, (number + 1) * QUERY_BLOCK
+        return slice(low, high), slice(*np.searchsorted(self.of_query, [low, high]).tolist())
+
+    def count(
+        self, number: int, scores: Tensor, own: np.ndarray, position: np.ndarray, above: np.ndarray, equal: np.ndarray
+    ) -> None:
+        """Count the candidates of a block that are above or equal to the true entities of its triples (n,).
+
+        Args:
+            number: Of the block.
+            scores: Of its queries against candidates, shape (queries, M).
+            own: The scores of the true entities that are no candidates, (n,).
+            position: Where each entity stands among the candidates, (E,), -1 for none.
+            above, equal: Where the counts are written, (n,), int64.
+        """
+        asked, ranked = self.block(number)
+        local = self.of_query[ranked] - asked.start
+        values = scores.numpy()
+        with threads_for(values.size):
+            _count(values, local, own.astype(values.dtype), self.true[ranked], position, self.starts, self.answers,
+                   self.places[asked], above, equal)  # fmt: skip
+
+    def ranks(self, above: np.ndarray, equal: np.ndarray, num_entities: int, num_candidates: int | None) -> Ranks:
+        """Ranks of the triples as they were given, of counts in the order of their queries, (B,)."""
+        turned = np.empty_like(self.order)
+        turned[self.order] = np.arange(len(self.order))
+        better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])
+        num_negatives = num_entities - 1 if num_candidates is None else num_candidates
+        return Ranks(better + 1, better + same + 1, num_negatives)
+
+    def draws(self, num_entities: int, num_candidates: int, seed: int) -> Iterator[np.ndarray]:
+        """The candidates of one block after the other, ascending, (M,)."""
+        random = np.random.default_rng((seed, self.side))
+        for _ in range(self.num_blocks):
+            yield np.sort(random.choice(num_entities, num_candidates, replace=False))
+
+
+def positions(drawn: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Where each entity stands among ascending candidates (M,), -1 for none; in ``out``, (E,)."""
+    out[:] = -1
+    out[drawn] = np.arange(len(drawn))
+    return out
+
+
+def scores_of(scorer: TripleScorer, queries: Tensor, entities: Tensor) -> Tensor:
+    """Scores of queries (Q, D) against entities (E, D), shape (Q, E), made for a block of entities at a time."""
+    blocks = entity_blocks(len(entities))
+    if len(blocks) == 1:
+        whole: Tensor = scorer.comparison.chunks(queries[None], entities[None])[0]
+        return whole
+    out = queries.new_empty(len(queries), len(entities))
+    for low, high in blocks:
+        out[:, low:high] = scorer.comparison.chunks(queries[None], entities[None, low:high])[0]
+    return out
+
+
+def entity_blocks(num: int) -> list[tuple[int, int]]:
+    """Even stretches [low, high) of ``num`` candidates, of ``ENTITY_BLOCK`` at most: no product is much narrower."""
+    count = max(1, -(-num // ENTITY_BLOCK))
+    return [(num * k // count, num * (k + 1) // count) for k in range(count)]
+
+
+def _count_side(
     scorer: TripleScorer,
     entities: Tensor,
     relations: Tensor,
-    triples: np.ndarray,
-    side: int,
-    known: KnownAnswers | None,
+    asked: SideQueries,
     num_candidates: int | None,
     seed: int,
-) -> Ranks:
-    """Ranks of one side. Triples with one query share a row of scores."""
-    keys = query_keys(triples, side, len(relations))
-    order = np.argsort(keys, kind="stable")
-    firsts = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    of_query = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
-    queries = triples[order[firsts]]
-    if known is None:
-        starts, answers, places = np.zeros(2, np.int64), np.empty(0, np.int64), np.full(len(queries), -1)
-    else:
-        starts, answers, places = known.starts, known.answers, known.find(queries)
-    true = triples[order, 2 if side == TAIL else 0]
-    above, equal = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    random = np.random.default_rng((seed, side))
-    position = np.full(len(entities), -1, np.int64)
-    for low in range(0, len(queries), QUERY_BLOCK):
-        block = slice(low, low + QUERY_BLOCK)
-        ranked = slice(*np.searchsorted(of_query, [low, low + QUERY_BLOCK]))
-        rows = _queries(scorer, entities, relations, queries[block], side)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Candidates above and equal to the true entity of each triple, (B,), in the order of the queries."""
+    above, equal = np.empty(len(asked.order), np.int64), np.empty(len(asked.order), np.int64)
+    position = np.arange(len(entities))
+    draws = None if num_candidates is None else asked.draws(len(entities), num_candidates, seed)
+    for number in range(asked.num_blocks):
+        block, ranked = asked.block(number)
+        rows = query_rows(scorer, entities, relations, asked.queries[block], asked.side)
         pool = entities
-        if num_candidates is None:
-            position = np.arange(len(entities)) if low == 0 else position
-        else:
-            drawn = np.sort(random.choice(len(entities), num_candidates, replace=False))
-            position[:] = -1
-            position[drawn] = np.arange(num_candidates)
-            pool = entities[torch.from_numpy(drawn)]
-        scores = scorer.comparison.chunks(rows[None], pool[None])[0].numpy()
-        local = of_query[ranked] - low
-        own = scorer.comparison.pairs(rows[torch.from_numpy(local)], entities[torch.from_numpy(true[ranked])]).numpy()
-        with threads_for(scores.size):
-            _count(scores, local, own.astype(scores.dtype), true[ranked], position, starts, answers, places[block],
-                   above[ranked], equal[ranked])  # fmt: skip
-    turned = np.empty_like(order)
-    turned[order] = np.arange(len(order))
-    better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])
-    return Ranks(better + 1, better + same + 1, (num_candidates or len(entities)) - (num_candidates is None))
+        if draws is not None:
+            drawn = next(draws)
+            position, pool = positions(drawn, position), entities[torch.from_numpy(drawn)]
+        scores = scores_of(scorer, rows, pool)
+        local = torch.from_numpy(asked.of_query[ranked] - block.start)
+        own = scorer.comparison.pairs(rows[local], entities[torch.from_numpy(asked.true[ranked])]).numpy()
+        asked.count(number, scores, own, position, above[ranked], equal[ranked])
+    return above, equal
 
 
-def _queries(scorer: TripleScorer, entities: Tensor, relations: Tensor, triples: np.ndarray, side: int) -> Tensor:
+def query_rows(scorer: TripleScorer, entities: Tensor, relations: Tensor, triples: np.ndarray, side: int) -> Tensor:
+    """The row of each triple's query on one side, shape (B, D)."""
     head, relation, tail = torch.from_numpy(triples.T.copy())
     if side == TAIL:
         return scorer.tail_query(entities[head], relations[relation])
@@ -236,13 +329,13 @@ def score_given(
     Returns:
         Shapes (B,) and (B, M).
     """
-    _check(entities, relations, triples)
+    check_ranked(entities, relations, triples)
     if given.ndim != 2 or len(given) != len(triples):
         raise ShapeError(f"given negatives have shape {given.shape}; expected ({len(triples)}, M)")
     positive, negative = [], []
     for low in range(0, len(triples), QUERY_BLOCK):
         part = triples[low : low + QUERY_BLOCK]
-        rows = _queries(scorer, entities, relations, part, side)
+        rows = query_rows(scorer, entities, relations, part, side)
         true = torch.from_numpy(part[:, 2 if side == TAIL else 0].copy())
         candidates = torch.cat([true[:, None], torch.from_numpy(given[low : low + QUERY_BLOCK])], dim=1)
         scores = scorer.comparison.chunks(rows[:, None], entities[candidates])[:, 0]
@@ -284,10 +377,7 @@ def rank_part(
         DataError: the data set has no such part.
         ConfigError: candidates are to be sampled where they are given, or more than there are.
     """
-    if part not in graph.parts:
-        raise DataError(f"{graph.name} has no part {part!r}; it has {', '.join(graph.parts)}")
-    triples = graph.parts[part] if chosen is None else graph.parts[part][chosen]
-    check_candidates(graph, [part], num_candidates)
+    triples = judged_triples(graph, part, chosen, num_candidates)
     given = graph.negatives.get(part)
     if given is not None:
         heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
@@ -295,6 +385,16 @@ def rank_part(
     if known is None:
         known = KnownAnswers.to(triples, graph)
     return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
+
+
+def judged_triples(
+    graph: KnowledgeGraph, part: str, chosen: np.ndarray | None, num_candidates: int | None
+) -> np.ndarray:
+    """The triples that ``rank_part`` ranks, shape (B, 3); arguments and errors as there."""
+    if part not in graph.parts:
+        raise DataError(f"{graph.name} has no part {part!r}; it has {', '.join(graph.parts)}")
+    check_candidates(graph, [part], num_candidates)
+    return graph.parts[part] if chosen is None else graph.parts[part][chosen]
 
 
 def check_candidates(graph: KnowledgeGraph, parts: Iterable[str], num_candidates: int | None) -> None:
@@ -317,7 +417,8 @@ def _mean(left: TiedValue, right: TiedValue) -> TiedValue:
     return TiedValue(*((a + b) / 2 for a, b in zip(left, right, strict=True)))
 
 
-def _check(entities: Tensor, relations: Tensor, triples: np.ndarray) -> None:
+def check_ranked(entities: Tensor, relations: Tensor, triples: np.ndarray) -> None:
+    """Raise a ShapeError for triples of another shape, or none, and a DataError for rows that are not finite."""
     if triples.ndim != 2 or triples.shape[1] != 3 or not len(triples):
         raise ShapeError(f"triples have shape {triples.shape}; expected (B, 3) with B > 0")
     for name, rows in (("entity", entities), ("relation", relations)):

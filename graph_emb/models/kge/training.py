@@ -25,7 +25,8 @@ from graph_emb.core.progress import bar
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
-from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
+from graph_emb.evaluate.dealt_triples import rank_part_dealt
+from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
@@ -258,7 +259,8 @@ class _KGETraining:
         if buckets is not None and self.model.entities_in_file and self.held is None:
             self._check_room(buckets)
         self.history: list[KGEProgress] = []
-        links = [transport.link, *([] if own is None else [own.group.link])]
+        self.group = getattr(transport, "group", None) if own is None else own.group
+        links = [transport.link, *([] if self.group is None else [self.group.link])]
         self.meter = PaceMeter(*links) if transport.world_size > 1 else None
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = BestRows(None if checkpoints is None else checkpoints.folder)
@@ -444,17 +446,10 @@ class _KGETraining:
         if self.chosen is None or ((epoch + 1) % config.valid_every and epoch + 1 < config.epochs):
             return None
         rows = self._gather()
-        if rows is not None:
-            ranks = rank_part(
-                self.model.scorer,
-                *rows,
-                self.graph,
-                "valid",
-                chosen=self.chosen,
-                known=self.known,
-                num_candidates=config.candidates,
-                seed=self.seed,
-            )
+        sampled: Any = {"num_candidates": config.candidates, "seed": self.seed}
+        chosen: Any = {"chosen": self.chosen, "known": self.known}
+        ranks = rank_part_dealt(self.group, self.model.scorer, rows, self.graph, "valid", **chosen, **sampled)
+        if ranks is not None and rows is not None:
             self.best.add(mrr := ranks.mrr().realistic, epoch + 1, rows)
         due = rows is not None and self.plateau.due(self.best.since)
         if config.lr_decay == "plateau" and self.transport.votes(due):

@@ -49,16 +49,8 @@ from graph_emb.run.evaluation import (
     last_network,
 )
 from graph_emb.run.families.gnn_data import LINK_METRICS, MESSAGE_KINDS, GNNData, Held
-from graph_emb.run.families.kge import (
-    ENTITY,
-    JUDGED,
-    RELATION,
-    described,
-    entity_ids,
-    judge_triples,
-    relation_ids,
-    tables_of,
-)
+from graph_emb.run.families.kge import described, entity_ids, relation_ids, tables_of
+from graph_emb.run.families.triple_findings import ENTITY, JUDGED, RELATION, judge_triples
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels

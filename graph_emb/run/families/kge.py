@@ -19,13 +19,13 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
 from graph_emb.core.terminal import note
 from graph_emb.embedding import DistEmbedding
-from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
+from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
-from graph_emb.models.kge.config import MOST_BUCKETS, KGEConfig, TripleSettings
+from graph_emb.models.kge.config import MOST_BUCKETS
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
@@ -33,6 +33,7 @@ from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.families.kge_rounds import all_triples, beside_parts, check_rounds, plan_of_rounds, with_rounds
+from graph_emb.run.families.triple_findings import ENTITY, JUDGED, RELATION, SharedRanks, judge_triples
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import (
     REMOVED,
@@ -58,9 +59,6 @@ from graph_emb.table.tier.sizes import held_pages
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
 
-ENTITY, RELATION = "entity", "relation"
-JUDGED = ("valid", "test")
-
 HELD = (8, 3)
 """Parts that memory holds where their number is chosen, or as few where pages are too few for that."""
 
@@ -76,6 +74,8 @@ class KGEFamily(Family):
     """On the first of them, the held-out triples of ``dataset.test_edges``, which leave the training triples."""
     _plan = ""
     """What a table in a file will take, in a line."""
+    _ranked: SharedRanks | None = None
+    """Of several trainers the ranks of the held-out triples, on the first one."""
     _stored: PartitionedGraph | None = None
     """The partition in whose files the training triples stay."""
     _typed: HeteroGraph | None = None
@@ -291,9 +291,14 @@ class KGEFamily(Family):
             first=first,
             on_disk=on_disk,
         )
-        if result.entities is None or result.relations is None:
+        rows = None if result.entities is None or result.relations is None else (result.entities, result.relations)
+        if job.ranks is not None and self.config.evaluate.enabled and not result.interrupted:
+            sampled = {"num_candidates": self.model.candidates, "seed": self.config.seed}
+            group, scorer = job.ranks.group, result.model.scorer
+            self._ranked = SharedRanks.of(group, scorer, rows, graph, self._known, **sampled)
+        if rows is None:
             return Trained({}, result.interrupted)
-        tables = tables_of(graph, result.entities, result.relations)
+        tables = tables_of(graph, *rows)
         return Trained(tables, result.interrupted, {**self._metrics(result), **spent})
 
     def _first(
@@ -366,6 +371,8 @@ class KGEFamily(Family):
 
     def judge(self, trained: Trained, dataset: KnowledgeGraph, *, progress: bool) -> list[Finding]:
         """Ranks of the held-out parts, by the data set's own rule."""
+        if self._ranked is not None:
+            return self._ranked.findings()
         return judge_triples(trained.tables, dataset, self.model, self.model, self.config.seed, self._known)
 
     def ids(self, dataset: KnowledgeGraph) -> dict[str, np.ndarray]:
@@ -411,33 +418,6 @@ def tables_of(graph: KnowledgeGraph, entities: Tensor, relations: Tensor) -> dic
         ENTITY: Embeddings(entities.numpy(), entity_ids(graph)),
         RELATION: Embeddings(relations.numpy(), relation_ids(graph)),
     }
-
-
-def judge_triples(
-    tables: Mapping[str, Embeddings],
-    graph: KnowledgeGraph,
-    scorer: KGEConfig,
-    recipe: TripleSettings,
-    seed: int,
-    known: Sequence[KnownAnswers] | None = None,
-) -> list[Finding]:
-    """Ranks of the held-out parts, by the data set's own rule.
-
-    Args:
-        tables: Rows of entities and relations in the order of the graph.
-        scorer: Settings of the model that scores them.
-        recipe: How many candidates there are.
-        seed: Of sampled ones.
-        known: As of ``rank_part``.
-    """
-    entities, relations = (torch.from_numpy(tables[name].weights) for name in (ENTITY, RELATION))
-    made, findings = scorer_of(scorer), []
-    for part in JUDGED:
-        if part in graph.parts:
-            candidates = recipe.candidates
-            ranks = rank_part(made, entities, relations, graph, part, known=known, num_candidates=candidates, seed=seed)
-            findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
-    return findings
 
 
 def entity_ids(graph: KnowledgeGraph) -> np.ndarray:

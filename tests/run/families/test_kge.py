@@ -204,6 +204,29 @@ def run(folder: str, mode: dict[str, Any]) -> Any:
     return None if result.embeddings is None else result.embeddings.weights
 
 
+def run_into(out: str, folder: str, candidates: int | None) -> dict[str, Any]:
+    """The evaluation of a run by two trainers, of which the first ranks nothing alone."""
+    mode = {"mode": "collective", "trainers": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("graph_emb.run.families.triple_findings.rank_part")
+        patch.delattr("graph_emb.evaluate.dealt_triples.rank_part")
+        result = ge.pipeline("complex", folder, out=out, parallel=mode, candidates=candidates, **TINY)
+    return result.metrics.get("evaluation", {})
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("candidates", [None, 5])
+def test_all_trainers_judge_a_run_as_one_process_does(
+    ranks: Ranks, folder: Path, tmp_path: Path, candidates: int | None
+) -> None:
+    out, judged = tmp_path / "run", tmp_path / "judged.json"
+    told, other = ranks.run(run_into, 2, str(out), str(folder), candidates)
+    assert other == {}
+    assert main(["eval", "link", "--embeddings", str(out), "--json", str(judged)]) == 0
+    found = json.loads(judged.read_text())
+    assert {part: found[part] for part in ("triples_valid", "triples_test")} == told
+
+
 @pytest.mark.dist
 def test_two_ranks_write_what_one_does(ranks: Ranks, folder: Path) -> None:
     alone = run(str(folder), {})
