@@ -245,8 +245,11 @@ class GrowingEmbedding(DistEmbedding):
     def _summed(
         self, bags: Bags, per_sample_weights: Tensor | None, device: torch.device | str, dtype: torch.dtype | None
     ) -> Tensor:
-        """As ``DistEmbedding``'s, by torch, of the distinct ids, each pulled once."""
-        distinct, places = torch.unique(bags.ids, return_inverse=True)
+        """As ``DistEmbedding``'s, by torch, of the distinct ids, each pulled once unless occurrences count."""
+        if self.spec.counts_occurrences:  # each has a gradient of its own
+            distinct, places = bags.ids, torch.arange(len(bags.ids))
+        else:
+            distinct, places = torch.unique(bags.ids, return_inverse=True)
         rows = self(distinct, device, dtype)
         weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
         mode, starts = "mean" if bags.mean else "sum", bags.starts[:-1].to(rows.device)

@@ -23,6 +23,11 @@ def placed(policies: dict[str, Any], folder: Path | str) -> dict[str, Any]:
     return {**policies, **here}
 
 
+def times(rule: Eviction | SeenAtLeast | None, ids: list[int], id: int) -> int:
+    """How often a step that touches an id uses it, as a rule counts."""
+    return ids.count(id) if getattr(rule, "count", "steps") == "occurrences" else 1
+
+
 class Oracle:
     """Ids with a row are those in ``uses``; others are rows of the fixed table that keep their first values."""
 
@@ -45,12 +50,13 @@ class Oracle:
         for id in sorted(set(ids)):
             if id not in self.uses:
                 uses, last = self.waiting.get(id, (0, self.step))
-                uses = 1 if self.step - last > rule.candidate_steps else uses + 1
+                counted = times(rule, ids, id)
+                uses = counted if self.step - last > rule.candidate_steps else uses + counted
                 self.waiting[id] = uses, self.step
                 if uses >= rule.uses:
                     self.make(id)
             if id in self.uses:
-                self.uses[id], self.last[id] = self.uses[id] + 1, self.step
+                self.uses[id], self.last[id] = self.uses[id] + times(self.growth.eviction, ids, id), self.step
         self.forget(rule)
         kept = [k for k, id in enumerate(ids) if id in self.uses]
         self.optimizer.update([self.place[ids[k]] for k in kept], grads[kept], self.rows)

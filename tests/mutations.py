@@ -50,7 +50,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("transport/local.py", "groups if told is ids else None", "groups"),
     ("graph/partition_book.py", "max(high, ids[i])", "high"),
     ("table/lazy_decay.py", "values.to(wide) * factor", "values.to(wide) / factor"),
-    ("transport/collective.py", "merge(*settle(came))[1]", "came.grads"),
+    ("transport/collective.py", "merge(*settle(came)[:2])[1]", "came.grads"),
     ("optimizer.py", "max_norm / (norm + 1e-6)", "max_norm / (norm * norm)"),
     ("optim/apply.py", "chance[0] + number", "chance[0]"),
     ("transport/base.py", "math.fsum([*rows, -total])", "0.0 * math.fsum([*rows, -total])"),

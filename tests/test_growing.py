@@ -33,6 +33,10 @@ POLICIES: dict[str, dict[str, Any]] = {
     "unused, at most": {"eviction": ge.Unused(4, every=2, max_rows=6, low_water=0.7)},
     "least recent": {"eviction": ge.LeastRecent(max_rows=7, low_water=0.6)},
     "least used": {"eviction": ge.LeastUsed(max_rows=6, half_life=4), "admission": ge.SeenAtLeast(2)},
+    "occurrences": {
+        "admission": ge.SeenAtLeast(5, count="occurrences"),
+        "eviction": ge.LeastUsed(max_rows=5, half_life=4, count="occurrences"),
+    },
     "small norm": {"eviction": ge.SmallNorm(threshold=1.3, every=2)},
     "smallest norms": {"eviction": ge.SmallNorm(max_rows=8, low_water=0.9)},
 }
@@ -186,6 +190,34 @@ def test_beyond_max_candidates_those_unused_for_longest_are_counted_anew() -> No
     opt.update([1, 2], torch.ones(2, 1), emb)
     assert emb.ids().tolist() == [1]
     assert emb.shard.candidates()["uses"].tolist() == [1, 2, 1]
+
+
+@pytest.mark.parametrize("bagged", [False, True])
+def test_each_occurrence_in_a_batch_is_a_use_where_the_policy_says_so(bagged: bool) -> None:
+    """``bag`` pulls each distinct id once, and so told of one use."""
+    admission = ge.SeenAtLeast(3, count="occurrences")
+    eviction = ge.LeastUsed(max_rows=2, low_water=0.5, count="occurrences", every=100)
+    emb = table("growing", 1, torch.float32, admission=admission, eviction=eviction)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    first = emb.weight[[1, 2, 3]]
+    for ids in ([1, 2, 1, 1], [2, 2, 3], [1, 2, 3, 3, 3]):
+        rows = emb.bag(torch.tensor([ids])) if bagged else emb(torch.tensor(ids))
+        rows.sum().backward()
+        opt.step()
+    assert (first - emb.weight[[1, 2, 3]]).flatten().tolist() == pytest.approx([4, 3, 3])  # from the admission on
+    at = emb.shard.in_order()
+    assert emb.shard.column_at("growth.uses", at).tolist() == [4, 3, 3]
+    assert emb.evict().tolist() == [2, 3]
+
+
+def test_admission_and_eviction_count_each_in_its_way() -> None:
+    eviction = ge.LeastUsed(max_rows=2, count="occurrences", every=100)
+    emb = table("growing", 1, torch.float32, admission=ge.SeenAtLeast(2), eviction=eviction)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for ids in ([1, 1, 1], [1, 1]):
+        opt.update(ids, torch.ones(len(ids), 1), emb)
+        assert emb.shard.candidates()["uses"].tolist() == ([1] if len(ids) == 3 else [])
+    assert emb.shard.column_at("growth.uses", emb.shard.in_order()).tolist() == [2]
 
 
 def test_an_evicted_id_that_comes_back_begins_anew() -> None:

@@ -48,6 +48,7 @@ class Update(NamedTuple):
         distinct: Whether the rows are known to hold no duplicates: one sender merged them all.
         places: Of the rows of a growing table, where an earlier look-up told them.
         groups: Of the rows, where the caller knows them: as ``group`` returns them.
+        occurrences: For how many of the step's gradients each stands, (B,), where a sender has merged some; None: one.
     """
 
     rule: SparseRule
@@ -59,6 +60,7 @@ class Update(NamedTuple):
     distinct: bool = False
     places: np.ndarray | None = None
     groups: Groups | None = None
+    occurrences: Tensor | None = None
 
 
 class _Turn(NamedTuple):
@@ -115,7 +117,7 @@ def apply_updates(updates: Sequence[Update]) -> None:
     waiting: list[_Turn] = []
     try:
         for update in updates:
-            shard, rows, grads = update.shard.begin_update(update.rows, update.grads, update.places)
+            shard, rows, grads = update.shard.begin_update(update.rows, update.grads, update.places, update.occurrences)
             if shard.frozen is not None:
                 rows, grads = shard.without_frozen(rows, grads)
             for stored, at, part in shard.updating(rows, grads):

@@ -1,4 +1,4 @@
-"""The ids of a growing table that wait for a row: how many steps used each, and the last of them.
+"""The ids of a growing table that wait for a row: how often each was used, and the last step that did.
 
 Legend: R ids.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from graph_emb.graph.hash_book import ids_of, keys_of
-from graph_emb.table.growth import LOW_WATER, SeenAtLeast, Sums, lowest
+from graph_emb.table.growth import LOW_WATER, MOST_USES, SeenAtLeast, Sums, lowest
 from graph_emb.table.id_map import IdMap
 
 MOST_CANDIDATES = 1 << 26
-COUNT = 0xFFFFFFFF
-"""Uses are the lower half of a candidate's number, its last step the upper one."""
 
 
 class Candidates:
     """``SeenAtLeast`` of one owner of a table.
+
+    Uses are the lower half of a candidate's number in the map, its last step the upper one.
 
     Args:
         rule: Of the table.
@@ -28,10 +28,10 @@ class Candidates:
         self.rule = rule
         self._map = IdMap(MOST_CANDIDATES, f"{what}: candidates")
 
-    def used(self, ids: np.ndarray, step: int) -> np.ndarray:
-        """The uses of distinct ids, (R,), when a step uses them too; nothing changes."""
+    def used(self, ids: np.ndarray, step: int, times: np.ndarray) -> np.ndarray:
+        """The uses of distinct ids, (R,), when a step uses them too, each so many ``times``, (R,); nothing changes."""
         told = self._map.find(keys_of(ids))
-        return np.where((told < 0) | (step - (told >> 32) > self.rule.candidate_steps), 0, told & COUNT) + 1
+        return np.where((told < 0) | (step - (told >> 32) > self.rule.candidate_steps), 0, told & MOST_USES) + times
 
     def count(self, ids: np.ndarray, uses: np.ndarray, step: int) -> None:
         """Keep what ``used`` told of ids that get no row in this step."""
@@ -70,7 +70,7 @@ class Candidates:
         keys, told = self._map.items()
         ids = ids_of(keys)
         order = np.argsort(ids)
-        return {"ids": ids[order], "uses": (told & COUNT)[order], "last": (told >> 32)[order]}
+        return {"ids": ids[order], "uses": (told & MOST_USES)[order], "last": (told >> 32)[order]}
 
     def restore(self, ids: np.ndarray, uses: np.ndarray, last: np.ndarray) -> None:
         """Let distinct ids that do not wait do so, as ``items`` told of them."""

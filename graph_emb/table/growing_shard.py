@@ -22,12 +22,12 @@ from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.candidates import Candidates
 from graph_emb.table.changes import Changes
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
-from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed
+from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed, times_counted
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
 from graph_emb.table.look_ups import LookUps
-from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids
+from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids, used_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
@@ -207,7 +207,7 @@ class GrowingShard(GrowingRows):
 
     # Making rows
     def begin_update(
-        self, rows: Tensor, grads: Any, places: np.ndarray | None = None
+        self, rows: Tensor, grads: Any, places: np.ndarray | None = None, occurrences: Tensor | None = None
     ) -> tuple[EmbeddingShard, Tensor, Any]:
         """The memory of the rows that a step changes, their positions in it, and their gradients.
 
@@ -215,32 +215,38 @@ class GrowingShard(GrowingRows):
 
         Args:
             places: What ``find`` told of the keys before, in this epoch; None: it is asked.
+            occurrences: For how many of the step's gradients each stands, (B,); None: for one.
         Raises:
             ConfigError: there is no room for the new rows; the step has changed nothing then.
         """
-        keys = rows.numpy()
+        keys, told = rows.numpy(), None if occurrences is None else occurrences.numpy()
         at = self._look_ups.recalled(keys) if places is None else places.copy()
         if len(absent := np.flatnonzero(at < 0)) and (self._look_ups.outdated or places is not None):
             at[absent] = self._map.find(keys[absent])
             absent = absent[at[absent] < 0]
         if len(absent):
-            waiting = keys[absent]
-            self._make(self._admitted(distinct_ids(ids_of(waiting))), self.step + 1)
+            waiting, times = keys[absent], times_counted(self.growth.admission, len(keys), told)
+            used = used_ids(ids_of(waiting), None if times is None else times[absent])
+            self._make(self._admitted(*used), self.step + 1)
             at[absent] = self._map.find(waiting)
         self._look_ups.forget()
         self.evicted = self.evicted[:0]
         self.step += 1
-        count_uses(at, self._uses, self.step)
+        count_uses(at, self._uses, self.step, times_counted(self.growth.eviction, len(keys), told))
         if not len(absent) or (at >= 0).all():
             return self.places, torch.from_numpy(at), grads
         kept = torch.from_numpy(np.flatnonzero(at >= 0))
         return self.places, torch.from_numpy(at)[kept], grads[kept.to(grads.device)]
 
-    def _admitted(self, ids: np.ndarray) -> np.ndarray:
-        """Those of distinct, ascending ids without a row, (R,), that get one in the coming step, which uses them."""
+    def _admitted(self, ids: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Those of distinct, ascending ids without a row, (R,), that get one in the coming step.
+
+        Args:
+            times: How often that step uses each, (R,).
+        """
         if self._candidates is None:
             return ids
-        uses = self._candidates.used(ids, self.step + 1)
+        uses = self._candidates.used(ids, self.step + 1, times)
         enough = uses >= self._candidates.rule.uses
         self._check_room(int(enough.sum()))
         self._candidates.count(ids[~enough], uses[~enough], self.step + 1)

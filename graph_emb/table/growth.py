@@ -47,33 +47,48 @@ def _check(what: str, name: str, value: Any, least: float, whole: bool = True) -
         )
 
 
+Count = Literal["steps", "occurrences"]
+MOST_USES = 0xFFFFFFFF
+"""Counts go no further."""
+
+
+def _check_count(count: Any) -> None:
+    if count not in ("steps", "occurrences"):
+        raise unknown_name("count", count, ("steps", "occurrences"))
+
+
 @dataclass(frozen=True)
 class SeenAtLeast:
     """An id gets its row in the step that uses it for the ``uses``-th time; that step's gradient is applied.
 
-    A use is a step whose gradients touch the id, however often and on however many ranks. Until then it reads as its
-    first value and its gradients are dropped, as if no step had touched it.
+    Until then it reads as its first value and its gradients are dropped, as if no step had touched it.
 
     Args:
-        uses: At least 1; 1 admits every id.
+        uses: From 1, which admits every id, to 2**32 - 1.
         candidate_steps: Steps without a use after which an id that has no row begins to count anew.
         max_candidates: Ids of the whole table that may wait for a row. Where a step leaves more, those unused for
             longest, ties by the lowest id, begin to count anew, until .95 of it are left. None: no limit.
+        count: ``"steps"``: a use is a step whose gradients touch the id, however often and on however many ranks.
+            ``"occurrences"``: each time that it stands in the batches of all ranks is a use.
     """
 
     uses: int
     candidate_steps: int = 1_000_000
     max_candidates: int | None = None
+    count: Count = "steps"
 
     def __post_init__(self) -> None:
         _check("SeenAtLeast", "uses", self.uses, 1)
+        if self.uses > MOST_USES:
+            raise ConfigError(f"SeenAtLeast: uses={self.uses} must be at most {MOST_USES}")
+        _check_count(self.count)
         _check("SeenAtLeast", "candidate_steps", self.candidate_steps, 1)
         if self.max_candidates is not None:
             _check("SeenAtLeast", "max_candidates", self.max_candidates, 1)
-            if self.uses == 1:
+        for name, value, default in (("max_candidates", self.max_candidates, None), ("count", self.count, "steps")):
+            if self.uses == 1 and value != default:
                 raise ConfigError(
-                    f"SeenAtLeast: max_candidates={self.max_candidates} has no effect where uses=1 admits every id; "
-                    "leave it out"
+                    f"SeenAtLeast: {name}={value!r} has no effect where uses=1 admits every id; leave it out"
                 )
 
 
@@ -133,7 +148,7 @@ class Counted(Protocol):
 
     Attributes:
         step: The table's.
-        last, count: Of each row the last step and the number of steps that used it, (P,) uint32.
+        last, count: Of each row the last step that used it, and how many steps or occurrences did, (P,) uint32.
     """
 
     step: int
@@ -178,17 +193,20 @@ class LeastRecent(Eviction):
 
 @dataclass(frozen=True, kw_only=True)
 class LeastUsed(Eviction):
-    """Beyond ``max_rows`` rows of the whole table those used in the fewest steps (LFU) leave.
+    """Beyond ``max_rows`` rows of the whole table those used least often (LFU) leave.
 
     Args:
         half_life: Steps after which all counts are halved (rounded down), so that old uses die; None: never.
+        count: ``"steps"``, or ``"occurrences"``: see ``SeenAtLeast``. Counts end at 2**32 - 1.
     """
 
     max_rows: int
     half_life: int | None = None
+    count: Count = "steps"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_count(self.count)
         if self.half_life is not None:
             _check("LeastUsed", "half_life", self.half_life, 1)
 
@@ -214,6 +232,22 @@ class SmallNorm(Eviction):
 
     def too_low(self, rows: Counted) -> int | None:
         return None if self.threshold is None else int(np.float64(self.threshold).view(np.uint64))
+
+
+def by_occurrence(rule: SeenAtLeast | Eviction | None) -> bool:
+    """Whether a policy counts the occurrences of an id in a step, not the step."""
+    return isinstance(rule, (SeenAtLeast, LeastUsed)) and rule.count == "occurrences"
+
+
+def times_counted(rule: SeenAtLeast | Eviction | None, num: int, occurrences: np.ndarray | None) -> np.ndarray | None:
+    """How often a step uses each of ``num`` ids as a policy counts, (num,); None: once, however often one stands there.
+
+    Args:
+        occurrences: For how many gradients of the step each stands, (num,); None: for one.
+    """
+    if not by_occurrence(rule):
+        return None
+    return np.ones(num, np.int64) if occurrences is None else occurrences
 
 
 Missing = Literal["first", "zeros", "error"]
@@ -248,6 +282,11 @@ class Growth:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
                 raise ConfigError(f"{name}={value!r} must be an object such as ge.{_EXAMPLES[name]}, or None")
+
+    @property
+    def counts_occurrences(self) -> bool:
+        """Whether any policy does, so that merged gradients say for how many they stand."""
+        return by_occurrence(self.admission) or by_occurrence(self.eviction)
 
 
 _EXAMPLES = {"admission": "SeenAtLeast(3)", "eviction": "Unused(steps=10_000)"}

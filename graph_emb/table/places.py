@@ -108,12 +108,16 @@ class Places(EmbeddingShard):
         self.wrote(rows)
 
 
-def count_uses(at: np.ndarray, uses: np.ndarray, step: int) -> None:
-    """Count a step for each of the places, (B,), that is none of -1.
+def count_uses(at: np.ndarray, uses: np.ndarray, step: int, times: np.ndarray | None = None) -> None:
+    """Count a step's uses of each of the places, (B,), that is none of -1.
 
     Args:
-        uses: Of each place its last step, and in the lower 32 bits how many steps used it; changed.
+        uses: Of each place its last step, and in the lower 32 bits how often it was used; changed.
+        times: How often the step uses each, (B,); None: once, however often a place stands among them.
     """
+    if times is not None:
+        _use_each(at, times, uses, np.uint64(step))
+        return
     if len(at) < SERIAL_ROWS:
         _use_some(at, uses, np.uint64(step), 0, len(at))
         return
@@ -125,6 +129,28 @@ def distinct_ids(ids: np.ndarray) -> np.ndarray:
     """The distinct ones of ids, ascending: for some thousands a sort takes less time than ``np.unique``."""
     ids = np.sort(ids)
     return ids[np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]])]
+
+
+def used_ids(ids: np.ndarray, times: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of ids, (B,), ascending, and how often a step uses each; ``times`` as of ``count_uses``."""
+    distinct = distinct_ids(ids)
+    if times is None:
+        return distinct, np.ones(len(distinct), np.int64)
+    uses = np.zeros(len(distinct), np.int64)
+    np.add.at(uses, np.searchsorted(distinct, ids), times)
+    return distinct, uses
+
+
+@njit(cache=True, nogil=True)
+def _use_each(at: Any, times: Any, uses: Any, step: Any) -> None:
+    """Count the step so many times for each row; by one thread, since a row may stand in the shares of several."""
+    most = np.uint64(0xFFFFFFFF)
+    for i in range(len(at) + AHEAD):
+        if i < len(at) and at[i] >= 0:
+            prefetch(uses, at[i])
+        k = i - AHEAD
+        if k >= 0 and at[k] >= 0:
+            uses[at[k]] = step << np.uint64(32) | min(most, (uses[at[k]] & most) + np.uint64(times[k]))
 
 
 @njit(cache=True, nogil=True)

@@ -241,7 +241,7 @@ class EmbeddingShard:
         self.wrote(rows)
 
     def begin_update(
-        self, rows: Tensor, grads: Any, places: np.ndarray | None = None
+        self, rows: Tensor, grads: Any, places: np.ndarray | None = None, occurrences: Tensor | None = None
     ) -> tuple[EmbeddingShard, Tensor, Any]:
         """The memory of the rows that an update changes, their positions in it, (B',), and their gradients, (B', D) or
         of bags: what an update begins with.

@@ -160,6 +160,11 @@ class TableSpec:
         return key_of(check_ids(ids, None, self.name))
 
     @property
+    def counts_occurrences(self) -> bool:
+        """Whether pushes tell how often each id stands in them: a growing table may count that."""
+        return self.growth is not None and self.growth.counts_occurrences
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
         return self.dim * self.dtype.itemsize

@@ -363,10 +363,11 @@ class CollectiveTransport(Prefetching):
         for push, came, any_rank in zip(pushes, packed, touched, strict=True):
             if any_rank:
                 shard = self._tables[push.table].shard
-                ids, grads = settle(came)
+                ids, grads, occurrences = settle(came)
                 rows = ids.to(grads.device) - shard.first_id
                 self.mark_changed(push.table, rows)
-                reached.append((push.table, Update(push.rule, shard, rows, grads, prepared=True)))
+                update = Update(push.rule, shard, rows, grads, prepared=True, occurrences=occurrences)
+                reached.append((push.table, update))
         apply_updates([update for _, update in reached])
         for table, update in reached:
             if isinstance(update.shard, GrowingShard):
@@ -380,7 +381,7 @@ class CollectiveTransport(Prefetching):
         if self.alone is not None:
             return self.alone.square_of_gradients(pushes)
         packed, _ = self._at_owners(lockstep.NORM, pushes, "norm of the gradients")
-        own = [number for came in packed for number in squares(merge(*settle(came))[1])]
+        own = [number for came in packed for number in squares(merge(*settle(came)[:2])[1])]
         names = [push.table for push in pushes]
         told = torch.tensor([own] * self.world_size, dtype=torch.float64).view(torch.int64)
         if self.world_size == 1:
@@ -393,7 +394,10 @@ class CollectiveTransport(Prefetching):
     def _at_owners(self, call: int, pushes: Sequence[Push], word: str) -> tuple[list[Packed], list[bool]]:
         """Gradients merged on each rank, at the owners of their rows, by table; and which tables any rank touched."""
         both = [(push, self._tables[push.table]) for push in pushes]
-        packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
+        packed = [
+            pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device, t.spec.counts_occurrences)
+            for p, t in both
+        ]
         touched = [push.touched for push in pushes]
         if self.world_size > 1:
             names, exact = [push.table for push in pushes], [p.grads.dtype for p in packed]

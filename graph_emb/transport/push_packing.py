@@ -28,7 +28,7 @@ class Packed(NamedTuple):
     counts: list[int]  # rows of each owner, (W,)
     how: Merge = "sum"  # the treatment of duplicates that is left to the owner
     distinct: bool = False  # whether no id stands twice
-    occurrences: Tensor | None = None  # pushed rows that each row stands for, (S,), where owners average over senders
+    occurrences: Tensor | None = None  # pushed rows that each stands for, (S,), where owners average or count them
 
 
 PushMemory = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
@@ -61,31 +61,37 @@ def pack(
     return Packed(there, torch.index_select(grads, 0, order, out=out), counts, how, not per_occurrence)
 
 
-def pack_share(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device) -> Packed:
+def pack_share(
+    push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device, counted: bool = False
+) -> Packed:
     """Merge this rank's share of a push that the owners apply as one (collective mode), as one process would.
 
     Float64 sums keep what they round away as a second row (``presum``), and averages wait for the other ranks' rows
-    (``settle``). Arguments as ``pack``.
+    (``settle``). Arguments as ``pack``; ``counted``: the owners want to know how often each id was pushed.
     """
     ids, grads = _checked(push, dtype, device)
     if push.merge == "sum" and _has_kernel(push, grads):
-        return _packed_by_kernel(push, ids, grads, owners, None)
+        return _packed_by_kernel(push, ids, grads, owners, None, counted)
     rows, sums, occurrences = presum(ids.to(device), push.rule.prepare(grads))
     order, counts = _by_owner(rows.cpu(), owners)
-    kept = occurrences.cpu()[order] if push.merge == "mean" else None
-    return Packed(rows.cpu()[order], sums.index_select(0, order.to(device)), counts, occurrences=kept)
+    kept = occurrences.cpu()[order] if counted or push.merge == "mean" else None
+    return Packed(rows.cpu()[order], sums.index_select(0, order.to(device)), counts, push.merge, occurrences=kept)
 
 
-def settle(packed: Packed) -> tuple[Tensor, Tensor]:
-    """Ids and gradients to be summed by the owner, shapes (S,) and (S, D): averages over all senders are taken here."""
-    if packed.occurrences is None:
-        return packed.ids, packed.grads
+def settle(packed: Packed) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Ids and gradients to be summed by the owner, shapes (S,) and (S, D), and for how many each stands, (S,), if told.
+
+    Averages over all senders are taken here.
+    """
+    if packed.how == "sum":
+        return packed.ids, packed.grads, packed.occurrences
+    assert packed.occurrences is not None
     device = packed.grads.device
     ids, sums = merge(packed.ids.to(device), packed.grads, "sum")
     place = torch.searchsorted(ids, packed.ids.to(device))
     counts = torch.zeros(len(ids), dtype=torch.int64, device=device)
     counts.index_add_(0, place, packed.occurrences.to(device))
-    return ids, sums / counts.unsqueeze(1).to(sums.dtype)
+    return ids, sums / counts.unsqueeze(1).to(sums.dtype), counts
 
 
 def _checked(push: Push, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -99,15 +105,20 @@ def _has_kernel(push: Push, grads: Tensor) -> bool:
     return type(push.rule) in FUSED and grads.dtype is torch.float32 and grads.device.type == "cpu"
 
 
-def _packed_by_kernel(push: Push, ids: Tensor, grads: Tensor, owners: RankRanges, memory: PushMemory | None) -> Packed:
+def _packed_by_kernel(
+    push: Push, ids: Tensor, grads: Tensor, owners: RankRanges, memory: PushMemory | None, counted: bool = False
+) -> Packed:
     route = owners.route(ids)
     there, out = route.ids, grads.new_empty((0 if memory else len(route.ids), grads.shape[1]))
     if memory is not None:
         there, out = memory(route.ids, grads.shape[1], grads.dtype)
     sum_groups(grads, route.first, route.following, out)
-    if push.merge == "mean":
-        out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))
-    return Packed(there, out, route.counts, distinct=True)
+    mean = push.merge == "mean"
+    occurrences = torch.bincount(route.place, minlength=len(there)) if mean or counted else None
+    if mean:
+        assert occurrences is not None
+        out.mul_(occurrences.float().reciprocal().unsqueeze(1))
+    return Packed(there, out, route.counts, distinct=True, occurrences=occurrences if counted else None)
 
 
 def _by_owner(ids: Tensor, owners: RankRanges) -> tuple[Tensor, list[int]]:
@@ -124,11 +135,11 @@ def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]
     counts = [p.counts for p in packed]
     ids = exchange_columns(group, [p.ids for p in packed], counts, incoming, what)
     grads = exchange_columns(group, [p.grads for p in packed], counts, incoming, what)
-    came = [Packed(*columns) for columns in zip(ids, grads, incoming, strict=True)]
-    averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
-    if averaged:
+    came = [Packed(i, g, n, p.how) for i, g, n, p in zip(ids, grads, incoming, packed, strict=True)]
+    counted = [k for k, p in enumerate(packed) if p.occurrences is not None]
+    if counted:
         columns = [p.occurrences for p in packed if p.occurrences is not None]
-        found = exchange_columns(group, columns, [counts[k] for k in averaged], [incoming[k] for k in averaged], what)
-        for k, column in zip(averaged, found, strict=True):
+        found = exchange_columns(group, columns, [counts[k] for k in counted], [incoming[k] for k in counted], what)
+        for k, column in zip(counted, found, strict=True):
             came[k] = came[k]._replace(occurrences=column)
     return came

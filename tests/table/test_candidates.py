@@ -14,13 +14,14 @@ from graph_emb.table.growth import summed
 from tests.table.test_growth import Owners
 
 IDS = np.array([-7, 3, 1 << 40])
+ONCE = np.ones(3, np.int64)
 
 
 def waiting() -> Candidates:
     """The first two ids used in step 4, the last two in step 5."""
     found = Candidates(ge.SeenAtLeast(3, candidate_steps=10), "table 't'")
     for step, ids in ((4, IDS[:2]), (5, IDS[1:])):
-        found.count(ids, found.used(ids, step), step)
+        found.count(ids, found.used(ids, step, ONCE[: len(ids)]), step)
     return found
 
 
@@ -30,12 +31,17 @@ def listed(candidates: Candidates) -> list[list[int]]:
 
 def test_each_step_is_one_use() -> None:
     assert listed(waiting()) == [IDS.tolist(), [1, 2, 1], [4, 5, 5]]
-    assert waiting().used(IDS, 6).tolist() == [2, 3, 2]
+    assert waiting().used(IDS, 6, ONCE).tolist() == [2, 3, 2]
+
+
+def test_a_step_may_be_several_uses() -> None:
+    assert waiting().used(IDS, 6, np.array([1, 4, 9])).tolist() == [2, 6, 10]
+    assert waiting().used(IDS, 15, np.array([3, 4, 9])).tolist() == [3, 6, 10]
 
 
 def test_uses_count_anew_after_candidate_steps_without_one() -> None:
-    assert waiting().used(IDS, 14).tolist() == [2, 3, 2]
-    assert waiting().used(IDS, 15).tolist() == [1, 3, 2]
+    assert waiting().used(IDS, 14, ONCE).tolist() == [2, 3, 2]
+    assert waiting().used(IDS, 15, ONCE).tolist() == [1, 3, 2]
 
 
 def test_forgetting_frees_those_that_would_count_anew() -> None:

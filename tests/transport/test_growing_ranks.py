@@ -33,6 +33,10 @@ POLICIES: dict[str, dict[str, Any]] = {
         "admission": ge.SeenAtLeast(2, candidate_steps=9, max_candidates=20),
         "eviction": ge.Unused(1, max_rows=24),
     },
+    "occurrences": {
+        "admission": ge.SeenAtLeast(5, count="occurrences"),
+        "eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, count="occurrences"),
+    },
     "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
     "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.6), "on_evict": "demote"},
@@ -60,6 +64,7 @@ def train(
     shift: int = 40,
     threads: int | None = None,
     order: int | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> dict[str, Any]:
     """Train with the batches of shares[rank] in each step; everything that a user can see of the table.
 
@@ -74,13 +79,14 @@ def train(
     try:
         size = ge.growing(max_rows=60)
         policies = placed(POLICIES[policy], folder.name)
-        emb = ge.DistEmbedding(size, DIM, "growing", INIT, owners, dtype=torch.float64, **policies)
+        emb = ge.DistEmbedding(size, DIM, "growing", INIT, owners, dtype=dtype, **policies)
         opt = getattr(ge, name)([emb], **numbers)
         mine = shares[emb.transport.rank]
         seen, held = [], []
         for step in range(STEPS):
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
-            grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
+            none = torch.empty(0, DIM, dtype=torch.float64)
+            grads = torch.cat([none, *(grads_of(step, rank) for rank in mine)]).to(dtype)
             if order is not None:
                 shuffled = torch.from_numpy(permutations.permutation(len(ids)))
                 ids, grads = ids[shuffled], (grads[shuffled] * 1024).round() / 1024
@@ -140,6 +146,16 @@ def test_any_number_of_ranks_gives_the_bits_of_one(
     for shares, parts in (([[0, 1], [2, 3]], 1), ([[0], [1], [2, 3]], 3), ([[0], [1], [2], [3]], 2)):
         for found in ranks.run(train, len(shares), shares, policy, name, numbers, ge.HashPolicy(parts)):
             assert same(found, expected)
+
+
+@pytest.mark.parametrize(("dtype", "merge"), [(torch.float32, "sum"), (torch.float64, "mean")])
+def test_occurrences_count_over_all_ranks_however_their_gradients_travel(
+    ranks: Ranks, dtype: torch.dtype, merge: str
+) -> None:
+    given = "occurrences", "SparseSGD", {"lr": 0.1, "merge": merge}, ge.HashPolicy(3), 40, None, None, dtype
+    expected = train([[0, 1, 2, 3]], *given)
+    for found in ranks.run(train, 3, [[0], [1], [2, 3]], *given):
+        assert {key: found[key] for key in ("seen", "waiting")} == {key: expected[key] for key in ("seen", "waiting")}
 
 
 def train_on_threads(threads: int, *args: Any) -> dict[str, Any]:

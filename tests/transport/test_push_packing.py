@@ -55,10 +55,20 @@ def test_a_share_of_one_rank_alone_settles_to_the_merged_push(how: Merge, dtype:
     packed = pack_share(sent, OWNERS, dtype, CPU)
     assert OWNERS.owner(packed.ids).tolist() == sorted(OWNERS.owner(packed.ids).tolist())
     assert sum(packed.counts) == len(packed.ids) == len(packed.grads)
-    ids, grads = merge(*settle(packed), "sum")
+    ids, grads = merge(*settle(packed)[:2], "sum")
     expected = merge(sent.ids, sent.grads, how)
     assert torch.equal(ids, expected[0])
     assert torch.allclose(grads, expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_a_share_tells_how_often_each_id_was_pushed_where_owners_count(how: Merge, dtype: torch.dtype) -> None:
+    sent = push(SGD(0.1), how, dtype)
+    assert settle(pack_share(sent, OWNERS, dtype, CPU))[2] is None or how == "mean"
+    ids, _, occurrences = settle(pack_share(sent, OWNERS, dtype, CPU, counted=True))
+    assert occurrences is not None
+    assert torch.bincount(ids, occurrences).tolist() == torch.bincount(IDS).tolist()
 
 
 def test_a_share_of_a_prepared_rule_carries_its_column() -> None:

@@ -145,10 +145,10 @@ class DemotingShard(GrowingShard):
         keys = rows.numpy()
         self._bring(distinct_ids(ids_of(keys[self._numbers.find(keys) >= 0])))
 
-    def _admitted(self, ids: np.ndarray) -> np.ndarray:
+    def _admitted(self, ids: np.ndarray, times: np.ndarray) -> np.ndarray:
         filed = self._numbers.find(keys_of(ids)) >= 0
         self._bring(ids[filed])
-        return super()._admitted(ids[~filed])
+        return super()._admitted(ids[~filed], times[~filed])
 
     def grow(self, rows: Tensor) -> None:
         super().grow(rows[torch.from_numpy(self._numbers.find(rows.numpy()) < 0)])

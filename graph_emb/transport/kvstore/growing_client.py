@@ -147,8 +147,9 @@ class GrowingClient(Transport):
         memory = SparseRows(names[""], spec, len(self._servers))
         self._tell_mapped(key, 0)
         shard = ServedShard(spec, self, memory)
+        bounds = RangeBook([0] * (self._hosts.num_servers + 1))
         self._tables[spec.name] = TrainerTable(
-            spec, RangeBook([0] * (self._hosts.num_servers + 1)), owners, key, 0, 0, shard
+            spec, bounds, owners, key, 0, 0, shard, per_occurrence=spec.counts_occurrences
         )
 
     def _attach_owned(self, found: TrainerTable, rule: SparseRule) -> None:

@@ -29,7 +29,7 @@ class TrainerTable:
     shard: shared.SharedShard  # their rows
     optimizers: int = 0  # attached so far
     push_handler: bool = False  # whether a user's is registered
-    per_occurrence: bool = False  # whether that one takes gradients unmerged
+    per_occurrence: bool = False  # whether that one, or counts of a growing table, want gradients unmerged
     pull_handler: bool = False
     pending: int = 0  # pushes since the last flush
 

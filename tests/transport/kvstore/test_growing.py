@@ -34,7 +34,10 @@ POLICIES: dict[str, dict[str, Any]] = {
         "admission": ge.SeenAtLeast(2, candidate_steps=9, max_candidates=20),
         "eviction": ge.Unused(1, max_rows=24),
     },
-    "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
+    "least used": {
+        "admission": ge.SeenAtLeast(5, count="occurrences"),
+        "eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4, count="occurrences"),
+    },
     "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
     "demoted": {"eviction": ge.LeastRecent(max_rows=9, low_water=0.5), "on_evict": "demote"},
 }
