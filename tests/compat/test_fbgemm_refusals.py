@@ -104,6 +104,14 @@ def test_places_that_are_not_here_are_refused_by_name(location: str, device: str
         SplitTableBatchedEmbeddingBagsCodegen([(4, 2, EmbeddingLocation[location], ComputeDevice[device])])
 
 
+def test_memory_of_a_device_is_asked_of_a_machine_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"placement='device': torch finds no GPU here"):
+        SplitTableBatchedEmbeddingBagsCodegen([(4, 2, EmbeddingLocation.DEVICE, ComputeDevice.CUDA)])
+    managed = SplitTableBatchedEmbeddingBagsCodegen([(4, 2, EmbeddingLocation.MANAGED, ComputeDevice.CUDA)])
+    assert managed.tables[0].shard.weight.device.type == "cpu"
+
+
 def test_bad_calls_are_refused() -> None:
     tbe = module()
     ids, offsets, factors = batch(5)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
+from graph_emb.models.gnn.config import SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.table.placement import AUTO, DEVICE, HOST, SHARED, WORDS, as_placement, device_for, in_memory
@@ -138,17 +140,19 @@ def test_a_gpu_is_asked_for_before_memory_of_it(monkeypatch: pytest.MonkeyPatch,
     assert device_for(DEVICE, device, "t", mode="collective") == torch.device(device or "cuda")
 
 
-def refusals() -> dict[str, Any]:
+def makers() -> dict[str, Any]:
     """What takes a placement, by name."""
     levels = torch.tensor([[0, 0], [0, 1], [1, 2]])
     return {
         "table": lambda **place: ge.DistEmbedding(3, 2, "t", **place),
         "composed": lambda **place: ge.ComposedEmbedding(levels, 2, "position", name="t", **place),
         "triples": lambda **place: KGEModel(3, 2, KGEConfig(model="distmult", dim=4), **place),
+        "hashed triples": lambda **place: KGEModel(3, 2, KGEConfig(model="distmult", dim=4, table="hash"), **place),
+        "network": lambda **place: InputRows({"t": 3}, SAGEConfig(dim=4), **place),
     }
 
 
-@pytest.mark.parametrize("made", refusals())
+@pytest.mark.parametrize("made", makers())
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -160,7 +164,7 @@ def refusals() -> dict[str, Any]:
 )
 def test_tables_and_models_refuse_it(local_mode: None, made: str, place: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        refusals()[made](**place)
+        makers()[made](**place)
 
 
 def test_words_are_memory_and_caches_are_not() -> None:

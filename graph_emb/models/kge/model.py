@@ -106,8 +106,8 @@ class KGEModel:
         self.config = config
         if config.against_all and not in_memory(placement):
             raise ConfigError(
-                f"{config.name}: a step against all entities reads them all, which cannot lie in a file; leave out "
-                "train.memory, or draw negatives"
+                f"{config.name}: a step against all entities reads them all, which cannot lie in a file or cache; "
+                "leave out train.memory, or draw negatives"
             )
         self.scorer = scorer_of(config)
         self.drop = Dropout(config.dropout, seed) if config.dropout else None

@@ -81,7 +81,7 @@ def test_copies_take_an_eighth_of_what_memory_holds(tmp_path: Path) -> None:
 
 def test_tables_share_the_memory_of_a_run() -> None:
     section = config_from({"train": {"memory": "2MiB"}, "dataset": {"name": "x"}, "model": {"name": "deepwalk"}}).train
-    assert [section.placement(tables=tables).memory_bytes >> 20 for tables in (1, 2)] == [2, 1]
+    assert [section.table_placement(tables=tables).memory_bytes >> 20 for tables in (1, 2)] == [2, 1]
 
 
 def test_rows_that_must_not_change_do_not(tmp_path: Path) -> None:
