@@ -17,6 +17,7 @@ import partition
 from graph_emb.config import MODELS
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.transport.guard import new_token
+from graph_emb.transport.process_group import SHARED_VARIABLE
 from partition.assignment import Assignment
 from tests.netns import Network, network
 from tests.ranks import Ranks
@@ -110,6 +111,23 @@ def test_every_family_has_the_same_rows_on_two_hosts_as_on_one(root: Path, tmp_p
     expected = ranks.run(all_rows, 2, str(root), models)[0]
     for model, rows in zip(models, expected, strict=True):
         np.testing.assert_array_equal(np.load(tmp_path / f"{model}.npy"), rows, err_msg=model)
+
+
+def test_buckets_of_two_hosts_have_the_rows_of_one_process(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts move between trainers; namespaces of one machine would share its memory, and move none."""
+    monkeypatch.setenv(SHARED_VARIABLE, "0")
+    words = [*command_of("transe", root, "run", "train.buckets=6", "train.epochs=3", "train.batch_size=2")]
+    with network(2) as net:
+        ended = on_hosts(net, tmp_path, [*words, "--threads", "1", "--hosts", "hosts.txt"])
+    assert [code for code, _ in ended] == [0, 0], ended
+    words[words.index("run")] = "alone"
+    alone = [sys.executable, "-m", "graph_emb", *words, "--threads", "1", "train.at_once=2"]
+    subprocess.run(alone, cwd=tmp_path, check=True, timeout=PATIENCE)
+    for table in (".", "relation"):
+        rows = [np.load(tmp_path / run / table / "embeddings.npy") for run in ("run", "alone")]
+        np.testing.assert_array_equal(*rows)
 
 
 @pytest.mark.parametrize("model", FAMILIES.values())
