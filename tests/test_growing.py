@@ -14,8 +14,6 @@ from graph_emb.core.errors import ConfigError, ModeError, PartitionError, ShapeE
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optimizer import BY_ADDRESS
-from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.growth import Growth
 from partition.partitioned import PartPolicy
 from tests.growing_oracle import IDS, INIT, Oracle
@@ -411,41 +409,6 @@ def test_tables_of_one_name_are_one_table() -> None:
     assert emb.ids().tolist() == [5]
     with pytest.raises(ConfigError, match="of another growth is alive"):
         table("growing", 2, torch.float32, admission=ge.SeenAtLeast(2))
-
-
-def test_every_sparse_optimizer_has_a_rule_by_address() -> None:
-    kinds = {kind for name in ge.__all__ if isinstance(kind := getattr(ge, name), type)}
-    assert set(BY_ADDRESS.values()) == {kind for kind in kinds if issubclass(kind, SparseOptimizer)} - {SparseOptimizer}
-
-
-@pytest.mark.parametrize("rule", BY_ADDRESS)
-def test_an_optimizer_by_address_is_the_rules_with_its_rate(rule: str) -> None:
-    grads, found = torch.tensor([[1.0, -2.0], [0.5, 0.5], [3.0, 0.0]]), []
-    for make in (
-        lambda emb: ge.create_hash_optimizer_by_address([emb], rule, learning_rate=0.25),
-        lambda emb: BY_ADDRESS[rule]([emb], lr=0.25),
-    ):
-        emb = table(f"table {len(found)}", 2, torch.float32)
-        opt = make(emb)
-        for _ in range(3):
-            _, slots = emb.lookup([5, -7, 5])
-            opt.apply_gradients([(grads, slots)])
-        found.append(emb.weight[[5, -7]])
-    assert torch.equal(*found)
-    assert not torch.equal(found[0], table("first", 2, torch.float32).weight[[5, -7]])
-
-
-def test_what_an_optimizer_by_address_cannot_be_is_said() -> None:
-    fixed, emb = ge.DistEmbedding(3, 2, "fixed"), table("growing", 2, torch.float32)
-    with pytest.raises(ConfigError, match=r"unknown rule 'adagard'.*did you mean 'adagrad'"):
-        ge.create_hash_optimizer_by_address([emb], "adagard")
-    with pytest.raises(ConfigError, match=r"lr=1\.0; give it as learning_rate"):
-        ge.create_hash_optimizer_by_address([emb], lr=1.0)
-    with pytest.raises(ConfigError, match="betta"):
-        ge.create_hash_optimizer_by_address([emb], betta=1.0)
-    with pytest.raises(ConfigError, match="table 'fixed' does not grow and has no slots"):
-        ge.create_hash_optimizer_by_address([fixed])
-    ge.SparseSGD([fixed], lr=1.0)  # the table is free
 
 
 def test_kvstore_mode_without_servers_grows_and_refuses_handlers() -> None:

@@ -52,7 +52,7 @@ class ProcessGroup:
         same_memory: Whether all processes are on one machine and see each other's memory.
         failed: The error that left the ranks out of step; empty while they are in step.
         link: What crossed between this process and the others, and how long it waited for them.
-        num_calls, last_calls: How many joint calls this process began (``collective.JointCalls``), and the last ones.
+        num_calls, last_calls: How many joint calls this process began (``joint_calls.JointCalls``), and the last ones.
     """
 
     def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
