@@ -156,6 +156,11 @@ class EmbeddingShard:
         target = self.weight if name == WEIGHT else self.state[name]
         target.index_copy_(0, rows.to(target.device), values.to(target.device, target.dtype))
 
+    def write_columns(self, rows: Tensor, columns: Mapping[str, Tensor]) -> None:
+        """``write_column`` of several, by name."""
+        for name, values in columns.items():
+            self.write_column(name, rows, values)
+
     def state_rows(self, name: str, rows: Tensor) -> Tensor:
         """Copies of rows (B,) of a piece of state, (B, D) or (B,), in the order asked; rows on any device."""
         state = self.state[name]

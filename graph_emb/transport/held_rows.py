@@ -25,7 +25,7 @@ from graph_emb.transport.base import Push, Transport
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.in_place import WholeShard
 from graph_emb.transport.lockstep import PREFETCH, PULL, WRITE, share_rows, share_state
-from graph_emb.transport.row_moves import Arrived, Move, Range, RowMoves, from_owners, to_owners
+from graph_emb.transport.row_moves import Arrived, Range, RowMoves, from_owners, to_owners
 
 
 class HeldRows:
@@ -129,29 +129,35 @@ class HeldRows:
 
     def _write_back(self, by_rank: Sequence[Sequence[Range]]) -> None:
         """Send rows that ranks hold to their owners."""
-        moves, what = to_owners(self._layout, by_rank), f"write of rows of table {self._name!r}"
-        if moves:
-            first = self._stored.first_id
-            for move, values in self._moves.start(WRITE, moves, self._of_held, what)():
+        first, what = self._stored.first_id, f"write of rows of table {self._name!r}"
+        for turn in self._turns(by_rank):
+            for move, values in self._moves.start(WRITE, to_owners(self._layout, turn), self._of_held, what)():
                 self._moves.columns.write(self._stored, move.low - first, values)
                 self._transport.mark_changed(self._name, torch.arange(move.low - first, move.high - first))
 
     def _take(self, by_rank: Sequence[Sequence[Range]]) -> None:
         """Bring rows that ranks do not hold yet, those that were announced first."""
-        arrived: list[tuple[Move, list[Tensor]]] = []
-        early, self._early, late = self._early, None, by_rank
-        if early is not None:
-            arrived += early[1]()
-            late = _without(by_rank, early[0])
-        moves, what = from_owners(self._layout, late), f"pull of rows of table {self._name!r}"
-        if moves:
-            arrived += self._moves.start(PULL, moves, self._of_owner, what)()
-        rank = self._transport.rank
+        rank, what = self._transport.rank, f"pull of rows of table {self._name!r}"
         kept = {own: at for own, at in self._at.items() if own in self._held[rank]}
         self._at = self._places(kept, by_rank[rank])
+        early, self._early = self._early, None
+        if early is not None:
+            by_rank = _without(by_rank, early[0])
+            self._put(early[1]())
+        for turn in self._turns(by_rank):
+            self._put(self._moves.start(PULL, from_owners(self._layout, turn), self._of_owner, what)())
+
+    def _put(self, arrived: Arrived) -> None:
+        """Rows into their places; those that were announced, and are not held, have none."""
         for move, values in arrived:
             if (at := self._place(move.low)) is not None:
                 self._moves.columns.write(self._shard, at, values)
+
+    def _turns(self, by_rank: Sequence[Sequence[Range]]) -> list[list[Sequence[Range]]]:
+        """Ranges that travel together: all, or of a table in files, whose memory is short, one of each rank."""
+        if self._ahead:
+            return [list(by_rank)] if any(by_rank) else []
+        return [[ranges[k : k + 1] for ranges in by_rank] for k in range(max(map(len, by_rank)))]
 
     def _of_owner(self, low: int, high: int) -> list[Tensor]:
         first = self._stored.first_id

@@ -91,13 +91,13 @@ class Columns:
 
     def read(self, shard: EmbeddingShard, start: int, stop: int) -> list[Tensor]:
         """Rows [start, stop) of a shard, (C,), which may share its memory."""
-        return [shard.column(name, start, stop) for name in (WEIGHT, *self.names)]
+        rows = shard.column(WEIGHT, start, stop) if shard.in_memory else shard.read(torch.arange(start, stop))
+        return [rows, *(shard.column(name, start, stop) for name in self.names)]  # pages are in memory from here on
 
     def write(self, shard: EmbeddingShard, start: int, values: Sequence[Tensor]) -> None:
         """Overwrite the rows of a shard from ``start`` on by columns, (C,)."""
         rows = torch.arange(start, start + len(values[0]))
-        for name, column in zip((WEIGHT, *self.names), values, strict=True):
-            shard.write_column(name, rows, column)
+        shard.write_columns(rows, dict(zip((WEIGHT, *self.names), values, strict=True)))
 
 
 Arrived = Iterable[tuple[Move, list[Tensor]]]
