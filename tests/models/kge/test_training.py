@@ -107,11 +107,11 @@ def test_the_best_validation_is_returned_and_ends_the_training(monkeypatch: pyte
         def mrr(self) -> Any:
             return type("Value", (), {"realistic": next(scores)})
 
-    def fake(scorer: Any, entities: torch.Tensor, *rest: Any, **options: Any) -> Found:
-        kept.append(entities)
+    def fake(group: Any, scorer: Any, found: tuple[torch.Tensor, torch.Tensor], *rest: Any, **options: Any) -> Found:
+        kept.append(found[0])
         return Found()
 
-    monkeypatch.setattr(training, "rank_part", fake)
+    monkeypatch.setattr(training, "rank_part_dealt", fake)
     result = rows(TINY.replace(epochs=20, patience=2))
     assert [line.valid_mrr for line in result.history[1::2]] == [0.2, 0.5, 0.4, 0.5]
     assert result.best_epoch == 4
@@ -132,13 +132,13 @@ def test_without_validation_the_last_rows_are_returned() -> None:
 
 def test_validation_samples_triples_and_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    true = training.rank_part
+    true = training.rank_part_dealt
 
     def watched(*args: Any, **options: Any) -> Any:
         seen.append((options["chosen"].tolist(), options["num_candidates"]))
         return true(*args, **options)
 
-    monkeypatch.setattr(training, "rank_part", watched)
+    monkeypatch.setattr(training, "rank_part_dealt", watched)
     rows(TINY.replace(epochs=2, valid_triples=2, candidates=5))
     rows(TINY.replace(epochs=2, valid_triples=0))
     assert (len(seen[0][0]), seen[0][1]) == (2, 5)
@@ -311,7 +311,7 @@ def test_the_rate_takes_a_step_down_at_a_plateau(monkeypatch: pytest.MonkeyPatch
         def mrr(self) -> Any:
             return type("Value", (), {"realistic": next(scores)})
 
-    monkeypatch.setattr(training, "rank_part", lambda *rest, **options: Found())
+    monkeypatch.setattr(training, "rank_part_dealt", lambda *rest, **options: Found())
     config = OVER_ALL.replace(lr_decay="plateau", lr_factor=0.1, lr_patience=2, warmup=0.0, valid_every=1, epochs=6)
     rates = [line.lr for line in train_kge(ring(), config.replace(patience=0), num_threads=1).history]
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.01])
