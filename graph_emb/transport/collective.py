@@ -335,7 +335,8 @@ class CollectiveTransport(Prefetching):
                 check_total(shard.spec, num)
             for name, p in zip(names, packed, strict=True):
                 travelling = len(p.ids) - p.counts[self.rank]
-                self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
+                row_bytes = (8 if p.occurrences is None else 16) + p.grads.shape[1] * p.grads.element_size()
+                self.counts[name].bytes_sent += travelling * row_bytes
             packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
             packed = [p._replace(grads=p.grads.to(dtype)) for p, dtype in zip(packed, exact, strict=True)]
         return packed, touched

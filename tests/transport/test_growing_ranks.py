@@ -158,6 +158,28 @@ def test_occurrences_count_over_all_ranks_however_their_gradients_travel(
         assert {key: found[key] for key in ("seen", "waiting")} == {key: expected[key] for key in ("seen", "waiting")}
 
 
+def sent_by_each_way_of_counting() -> list[int]:
+    """The bytes that this rank sends of one step, of a table that counts steps and of one that counts occurrences."""
+    ge.init(mode="collective")
+    try:
+        tables = [
+            ge.DistEmbedding(ge.growing(60), DIM, count, admission=ge.SeenAtLeast(2, count=count))
+            for count in ("steps", "occurrences")
+        ]
+        for emb in tables:
+            ge.SparseSGD([emb], lr=1.0).update([*range(20)] * 3, torch.ones(60, DIM), emb)
+        return [emb.traffic.bytes_sent for emb in tables]
+    finally:
+        ge.shutdown()
+
+
+def test_counts_travel_where_a_table_asks_for_them_alone(ranks: Ranks) -> None:
+    for steps, occurrences in ranks.run(sent_by_each_way_of_counting, 2):
+        away = steps // (8 + 4 * DIM)
+        assert 0 < away < 20
+        assert (steps, occurrences) == (away * (8 + 4 * DIM), away * (16 + 4 * DIM))
+
+
 def train_on_threads(threads: int, *args: Any) -> dict[str, Any]:
     """``train`` where a batch of any size is worth several threads."""
     with pytest.MonkeyPatch.context() as patch:
