@@ -8,12 +8,14 @@ import shutil
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from graph_emb.config.placements import PlacementSettings
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
 from graph_emb.table.placement import DEVICE, HOST, SHARED, Buckets, DeviceCache, File
+
+if TYPE_CHECKING:
+    from graph_emb.config.placements import PlacementSettings  # a launcher starts without pydantic
 
 PACKAGES = ("graph_emb", "torch", "dgl", "numpy", "numba", "scikit-learn", "ogb")
 
