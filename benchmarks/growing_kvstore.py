@@ -1,6 +1,7 @@
 """Kvstore mode: a growing table beside one of a fixed size, on the machine of its server.
 
     python benchmarks/growing_kvstore.py --json growing_kvstore.json
+    python benchmarks/growing_kvstore.py --memory
 
 One server, trainers on the same host. Pulls and Adagrad steps (pull, push, flush) of both tables take turns on the same
 ids, all of which have rows. A trainer asks the server once where the row of an id lies: ``first pull`` is of ids that
@@ -15,6 +16,7 @@ import statistics
 import time
 from typing import Any
 
+import psutil
 import torch
 from kvstore import add_flags, run_job
 from tabulate import tabulate
@@ -80,11 +82,63 @@ def trainer(rank: int, hosts: list[str], token: str, args: argparse.Namespace, q
     transport.close()
 
 
+def taken() -> int:
+    """Bytes of all processes of the job; a page of several counts once."""
+    job = psutil.Process().parent()
+    assert job is not None
+    return sum(process.memory_full_info().pss for process in job.children())
+
+
+def measured(rank: int, hosts: list[str], token: str, args: argparse.Namespace, queue: Any) -> None:
+    """Bytes that a growing table takes when it is made and its first batch has rows, and when all ids have theirs."""
+    torch.set_num_threads(args.threads)
+    transport: Any = connect(hosts=hosts, rank=rank, token=token)
+    first, rule, found = ge.initializers.Uniform(seed=0), Adagrad(0.01), []
+
+    def made(name: str, max_rows: int) -> None:
+        growth = ge.growing(max_rows)
+        transport.create(TableSpec(name, max_rows, args.dim, HashPolicy(), first, growth=growth))
+        transport.attach(name, rule)
+
+    def fill(name: str, low: int, high: int) -> None:
+        for start in range(low, high, args.batch) if rank == 0 else ():
+            ids = key_of(torch.arange(start, min(high, start + args.batch)))
+            transport.push([Push(name, ids, torch.ones(len(ids), args.dim), rule, "sum")])
+        transport.flush()
+        transport.barrier()
+
+    made("warm", args.batch)  # what the first table of a job takes
+    fill("warm", 0, args.batch)
+    before = taken()
+    made("growing", args.max_rows)
+    for low, high in ((0, args.batch), (args.batch, args.rows)):
+        fill("growing", low, high)
+        found.append(taken() - before if rank == 0 else 0)
+        transport.barrier()
+    queue.put((rank, found))
+    transport.close()
+
+
+def compare_memory(args: argparse.Namespace) -> None:
+    """Print what tables of as many rows take with two limits."""
+    rows = []
+    for factor in (1, 10):
+        args.max_rows = factor * args.rows
+        first, last = run_job(measured, args.trainers, None, args)[0]
+        rows.append([f"{args.max_rows:,}", first / 2**20, last / 2**20])
+    ratios = [rows[1][k] / rows[0][k] for k in (1, 2)]
+    heads = ["max_rows", f"MiB with {args.batch:,} rows", f"with {args.rows:,}"]
+    print(tabulate([*rows, ["ratio (aim 1.02)", *ratios]], heads, floatfmt=".3f"))
+
+
 def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_flags(parser, trainers=1, repeats=15)
+    parser.add_argument("--memory", action="store_true", help="measure memory, not time")
     args = parser.parse_args()
+    if args.memory:
+        return compare_memory(args)
     found = run_job(trainer, args.trainers, None, args)
     rows = []
     for what in WHAT:

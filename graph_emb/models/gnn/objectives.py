@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graph_emb.evaluate.dealt_triples import rank_part_dealt
 from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
-from graph_emb.evaluate.triple_ranks import HITS_AT, check_candidates, rank_part
+from graph_emb.evaluate.triple_ranks import HITS_AT, check_candidates
 from graph_emb.models.epochs import Values
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.relational import glorot
@@ -371,19 +372,19 @@ class TripleTraining(Objective):
         """See ``Objective.evaluate``: filtered MRR and Hits@K; none of a part that is not there."""
         if self._rows is None:
             self._rows = self._judged_rows()
-        found: Values = {}
-        if self._trainer.rank == 0:
-            if part in self._graph.parts:
-                found = self._ranks(part)
-            if part == self._chosen_by:
-                self._best.add(found.get("mrr", 0.0), self._epoch, self._rows)
+        found = self._ranks(part) if part in self._graph.parts else {}
+        if self._trainer.rank == 0 and part == self._chosen_by:
+            self._best.add(found.get("mrr", 0.0), self._epoch, self._rows)
         return self._trainer.agreed(found)
 
     def _ranks(self, part: str) -> Values:
-        entities, relations = self._rows
+        """The metrics of a part on the first rank, nothing elsewhere; every rank calls it."""
         sampled: dict[str, Any] = {"num_candidates": self._config.candidates, "seed": self._seed}
-        scorer, graph = self._network.scorer, self._graph
-        ranks = rank_part(scorer, entities, relations, graph, part, known=self._known, **sampled)
+        first, group = self._trainer.rank == 0, self._trainer.group
+        given = (self._rows, self._graph) if first else (None, None)
+        ranks = rank_part_dealt(group, self._network.scorer, *given, part, known=self._known, **sampled)
+        if ranks is None:
+            return {}
         return {"mrr": ranks.mrr().realistic, **{f"hits@{k}": ranks.hits(k).realistic for k in HITS_AT}}
 
     def _judged_rows(self) -> tuple[Tensor, Tensor]:
