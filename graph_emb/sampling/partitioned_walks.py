@@ -31,7 +31,7 @@ from graph_emb.sampling.walk_kernels import (
     stream_key,
     thread_count,
 )
-from graph_emb.transport.joint_calls import JointCalls
+from graph_emb.transport.collective import JointCalls
 from graph_emb.transport.lockstep import HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
 

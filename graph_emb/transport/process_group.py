@@ -5,6 +5,7 @@ Works with a group that the program made already, under torchrun, and alone.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hmac
 import math
@@ -52,7 +53,7 @@ class ProcessGroup:
         same_memory: Whether all processes are on one machine and see each other's memory.
         failed: The error that left the ranks out of step; empty while they are in step.
         link: What crossed between this process and the others, and how long it waited for them.
-        num_calls, last_calls: How many joint calls this process began (``joint_calls.JointCalls``), and the last ones.
+        num_calls, last_calls: How many joint calls this process began (``collective.JointCalls``), and the last ones.
     """
 
     def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
@@ -181,7 +182,8 @@ class ProcessGroup:
     def count(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
         """Add an exchange to ``link``; what this rank has for itself does not cross."""
         own = to_send[self.rank] * (send.nbytes // max(1, len(send)))
-        self.link.carried(out.nbytes - own, send.nbytes - own)
+        self.link.bytes_in += out.nbytes - own
+        self.link.bytes_out += send.nbytes - own
 
     def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
         """Tell each rank a row of numbers, (W, K), and hear one from each: how a call of all ranks begins.
@@ -470,17 +472,23 @@ class DataParallel:
         return contextlib.nullcontext() if self._wrapped is None else self._wrapped.no_sync()
 
 
+_SUMS: deque[Any] = deque(maxlen=4)
+"""The last sums of gradients. A thread of gloo's that lets go of one as the last takes the interpreter's lock: it would
+wait for ever for whoever ends the group under that lock, and waits for the thread."""
+atexit.register(_SUMS.clear)
+
+
 def _sum(group: ProcessGroup, bucket: dist.GradBucket) -> Any:
-    gradients, last, begun = bucket.buffer(), bucket.is_last(), time.perf_counter()
-    work: Any = dist.all_reduce(gradients, group=group._group, async_op=True)
-    group.link.carried(gradients.nbytes, gradients.nbytes)
-
-    def summed(future: Any) -> Any:
-        if last:  # backward has nothing left to compute meanwhile
-            group.link.waited += time.perf_counter() - begun
-        return future.value()[0]
-
-    return work.get_future().then(summed)
+    """Sum gradients while backward waits: no Python runs in a thread of torch's."""
+    gradients, begun = bucket.buffer(), time.perf_counter()
+    _SUMS.append(dist.all_reduce(gradients, group=group._group, async_op=True))
+    _SUMS[-1].wait()
+    group.link.waited += time.perf_counter() - begun
+    group.link.bytes_in += gradients.nbytes
+    group.link.bytes_out += gradients.nbytes
+    found: Any = torch.futures.Future()
+    found.set_result(gradients)
+    return found
 
 
 # torch compares a hook's annotations with types, and refuses strings.

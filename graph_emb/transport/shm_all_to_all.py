@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from graph_emb.core.errors import ConfigError
 _WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
 """Numbers at the head of a control memory: exchanges written, token, descriptor and bytes of each of the two buffers,
 exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
+T = TypeVar("T")
 ORDERED_STORES = ("x86_64", "amd64", "i386", "i686")
 """Machines whose cores see each other's stores in the order in which they were made."""
 _LOOKS = 200  # one after the other, before the core is left to another process
@@ -87,9 +88,11 @@ class SharedExchange:
         self._outgoing = np.frombuffer(self._block(self._steps % 2, num_bytes), np.uint8)[:num_bytes]
         return self._outgoing
 
-    def exchange(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
+    def exchange(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> list[int]:
         """As ``torch.distributed.all_to_all_single(out, send, to_receive, to_send)`` for CPU tensors.
 
+        Returns:
+            The bytes that came from the other ranks, and those that left for them.
         Raises:
             RuntimeError: a rank is gone, left, or did not come in time.
             ConfigError: there is no room for what this rank sends.
@@ -98,6 +101,8 @@ class SharedExchange:
         starts, ends = (np.cumsum([0, *counts], dtype=np.int64) * width for counts in (to_send, to_receive))
         incoming = _bytes(out)
         self.exchange_pieces([[incoming[a:b]] for a, b in pairwise(ends.tolist())], _bytes(send), starts)
+        own = self._rank
+        return [int(at[-1] - at[own + 1] + at[own]) for at in (ends, starts)]
 
     def exchange_pieces(
         self, targets: Sequence[Sequence[np.ndarray]], outgoing: np.ndarray, starts: np.ndarray
@@ -242,8 +247,9 @@ class SharedAllToAll:
         if send.device.type != "cpu":
             self._elsewhere(out, send, to_send, to_receive, what)
         else:
-            self._group.count(out, send, to_send, to_receive)
-            self._checked(what, lambda: self._memory.exchange(out, send, to_send, to_receive))
+            came, left = self._checked(what, lambda: self._memory.exchange(out, send, to_send, to_receive))
+            self._group.link.bytes_in += came
+            self._group.link.bytes_out += left
 
     def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
         out, ones, begun = torch.empty_like(numbers), [1] * len(numbers), time.perf_counter()
@@ -258,14 +264,15 @@ class SharedAllToAll:
             self._pieces_elsewhere(targets, send, to_send, what)
             return
         starts, pieces = np.cumsum([0, *to_send], dtype=np.int64), [list(map(_bytes, one)) for one in targets]
-        self._group.link.carried(sum(room_for(len(piece)) for one in pieces for piece in one), send.nbytes)
+        self._group.link.bytes_in += sum(room_for(len(piece)) for one in pieces for piece in one)
+        self._group.link.bytes_out += send.nbytes
         self._checked(what, lambda: self._memory.exchange_pieces(pieces, _bytes(send), starts))
 
-    def _checked(self, what: str, call: Callable[[], None]) -> None:
+    def _checked(self, what: str, call: Callable[[], T]) -> T:
         if self._group.failed:
             self._group.check()
         try:
-            call()
+            return call()
         except RuntimeError as error:
             raise self._group.lost(error, what) from error
         except BaseException as error:  # no room, Ctrl-C: the others wait in this exchange

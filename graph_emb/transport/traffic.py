@@ -19,11 +19,6 @@ class LinkCounts:
     bytes_out: int = 0
     waited: float = 0.0
 
-    def carried(self, bytes_in: int, bytes_out: int) -> None:
-        """Count what came and what left."""
-        self.bytes_in += bytes_in
-        self.bytes_out += bytes_out
-
 
 @dataclass
 class Traffic:

@@ -49,7 +49,7 @@ def test_waiting_is_no_work_and_rests_are_no_time() -> None:
     meter = PaceMeter(link, link, clock=ticks(0, 10, 50, 56, 56, 60))  # one link that is given twice counts once
     meter.begin()  # 0
     link.waited += 4
-    link.carried(2, 3)
+    link.bytes_in, link.bytes_out = link.bytes_in + 2, link.bytes_out + 3
     meter.end()  # 10
     link.waited += 30  # an evaluation's
     meter.end()

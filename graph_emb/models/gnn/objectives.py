@@ -380,9 +380,9 @@ class TripleTraining(Objective):
     def _ranks(self, part: str) -> Values:
         """The metrics of a part on the first rank, nothing elsewhere; every rank calls it."""
         sampled: dict[str, Any] = {"num_candidates": self._config.candidates, "seed": self._seed}
-        first, group = self._trainer.rank == 0, self._trainer.group
-        given = (self._rows, self._graph) if first else (None, None)
-        ranks = rank_part_dealt(group, self._network.scorer, *given, part, known=self._known, **sampled)
+        first, group, scorer = self._trainer.rank == 0, self._trainer.group, self._network.scorer
+        rows, graph = self._rows if first else None, self._graph if first else None
+        ranks = rank_part_dealt(group, scorer, rows, graph, part, known=self._known, **sampled)
         if ranks is None:
             return {}
         return {"mrr": ranks.mrr().realistic, **{f"hits@{k}": ranks.hits(k).realistic for k in HITS_AT}}
