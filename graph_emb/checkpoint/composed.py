@@ -117,6 +117,37 @@ class ComposedReader:
         of_hashes = entry.num_hashes, entry.num_buckets, entry.seed, entry.scope
         finest = finest.reshape(entry.num_rows, -1)
         self._made = Composition(entry.kind, *of_hashes, finest, above, entry.num_coarsest, tensors.get(IDS))
+        if not self._fits():
+            raise DataError(f"checkpoint {self.folder}: the tables and levels of table {name!r} do not fit each other")
+
+    def _fits(self) -> bool:
+        """Whether no number leads out of the tables, in which loops look at none again."""
+        made, sizes, hashed = self._made, [len(rows) for rows in self._shared], int(self._made.hashed)
+        rows = [*self._shared, *([] if self._own is None else [self._own[WEIGHT]])]
+        width = 0 if self._weights is None else self._weights.entry.dim
+        halves, places = 2 * (made.kind == "quotient-remainder"), made.above.shape[1] + 1 if made.placed else 0
+        fits = [
+            len({(one.shape[1], one.dtype) for one in rows}) == 1,
+            len(sizes) == hashed + halves + places,
+            hashed == made.kind.endswith("hash") and width == made.num_hashes,
+            self.ids[0] >= 0 and bool((self.ids[1:] > self.ids[:-1]).all()),
+            made.finest.shape[1] == (made.placed or made.scope == "part"),
+        ]
+        if not all(fits):
+            return False
+        last, columns = int(self.ids[-1]), [*made.above.T, *made.finest.T] if made.finest.shape[1] else []
+        if made.placed:  # coarsest first
+            limits = [*sizes[hashed + 1 :], min(sizes[hashed], len(made.above))]
+        else:
+            limits = [np.iinfo(np.int64).max] * (len(columns) - 1) + [len(made.above)] * bool(columns)
+        if made.scope == "part":
+            limits[0] = min(limits[0], made.num_coarsest)
+        return (
+            all(column.min() >= 0 and column.max() < most for column, most in zip(columns, limits, strict=True))
+            and (not hashed or sizes[0] == made.num_buckets)
+            and (not halves or (last // made.num_buckets < sizes[0] and min(last, made.num_buckets - 1) < sizes[1]))
+            and (made.scope == "all" or made.num_coarsest <= made.num_buckets)
+        )
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the nodes at places [start, stop) of ``ids``, (B, D), in the table's dtype."""

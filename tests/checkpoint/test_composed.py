@@ -14,14 +14,16 @@ import graph_emb as ge
 from graph_emb.checkpoint import export
 from graph_emb.checkpoint.deltas import merge_checkpoints
 from graph_emb.checkpoint.export import export_checkpoint
-from graph_emb.checkpoint.manifest import CheckpointManifest
+from graph_emb.checkpoint.manifest import CheckpointManifest, FileEntry
+from graph_emb.checkpoint.row_files import PieceReader, write_tensors
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.formats.embedding_files import load_embeddings
 
 NUM, DIM = 50, 6
 ORDER = np.random.default_rng(4).permutation(NUM)
-LEVELS = np.stack([np.arange(NUM) * 2 // NUM, np.arange(NUM) * 5 // (NUM // 2) // 2, np.arange(NUM) // 3], axis=1)
+LEVELS = np.zeros((NUM, 3), np.int64)  # two parts, five in each, two in each of these
+LEVELS[:, 0] = np.arange(NUM) * 2 // NUM
 LEVELS[:, 1] = LEVELS[:, 0] * 5 + np.arange(NUM) % 25 // 5
 LEVELS[:, 2] = LEVELS[:, 1] * 2 + np.arange(NUM) % 2
 
@@ -122,7 +124,7 @@ def test_a_delta_leaves_out_what_does_not_change_and_the_merge_has_it(tmp_path: 
     assert np.array_equal(exported(tmp_path / "out")[0], emb.weight[:].numpy())
 
 
-def test_damage_and_a_table_that_is_missing_are_named(tmp_path: Path) -> None:
+def test_damage_is_named(tmp_path: Path) -> None:
     emb, opt = trained("position-hash", **HASHES)
     save_checkpoint(tmp_path / "ck", tables=[emb], optimizers=[opt])
     (file,) = (tmp_path / "ck").rglob("composed.safetensors")
@@ -132,6 +134,57 @@ def test_damage_and_a_table_that_is_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"composed.safetensors: checksum"):
         export_checkpoint(tmp_path / "ck", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def odd(folder: Path, **entry: Any) -> None:
+    """Change what a checkpoint says of the table, with the right checksums."""
+    manifest = CheckpointManifest.read(folder)
+    assert manifest.composed is not None
+    changed = {"node": manifest.composed["node"].model_copy(update=entry)}
+    (folder / "manifest.json").write_text(manifest.model_copy(update={"composed": changed}).to_json())
+
+
+@pytest.mark.parametrize(
+    ("case", "entry"),
+    [
+        ("position-hash", {"num_buckets": 13}),
+        ("position-hash", {"num_hashes": 3}),
+        ("position-hash", {"kind": "position"}),
+        ("position-hash", {"shared": ["node.buckets"]}),
+        ("position-hash", {"shared": ["node.weights", "node.buckets", "node.buckets", "node.buckets"]}),
+        ("position-hash", {"weights": None}),
+        ("within parts", {"num_coarsest": 1}),
+        ("hash within parts", {"num_coarsest": 0}),
+        ("hash", {"scope": "part"}),
+        ("quotient-remainder", {"num_buckets": 5}),
+        ("quotient-remainder", {"num_buckets": 9}),
+    ],
+)
+def test_odd_numbers_with_right_checksums_are_refused(tmp_path: Path, case: str, entry: dict[str, Any]) -> None:
+    kind, options = MADE[case]
+    emb, opt = trained(kind, **options)
+    save_checkpoint(tmp_path / "ck", tables=[emb], optimizers=[opt])
+    odd(tmp_path / "ck", **entry)
+    with pytest.raises(DataError, match=r"node"):
+        export_checkpoint(tmp_path / "ck", tmp_path / "out", table="node")
+
+
+@pytest.mark.parametrize("case", ["position-hash", "hash within parts"])
+@pytest.mark.parametrize(("column", "number"), [("finest", 99), ("finest", -1), ("above", 99), ("above", -1)])
+def test_parts_out_of_the_tables_are_refused(tmp_path: Path, case: str, column: str, number: int) -> None:
+    kind, options = MADE[case]
+    emb, opt = trained(kind, **options)
+    save_checkpoint(tmp_path / "ck", tables=[emb], optimizers=[opt])
+    (file,) = (tmp_path / "ck").rglob("composed.safetensors")
+    with PieceReader(file) as reader:
+        tensors = {name: reader.read(name) for name in reader.columns}
+    tensors[column].view(-1)[0] = number
+    file.unlink()
+    num_bytes, checksum = write_tensors(file, tensors)
+    name = str(file.relative_to(tmp_path / "ck"))
+    odd(tmp_path / "ck", file=FileEntry(name=name, bytes=num_bytes, xxh64=checksum))
+    with pytest.raises(DataError, match=r"tables and levels of table 'node' do not fit each other"):
+        export_checkpoint(tmp_path / "ck", tmp_path / "out", table="node")
 
 
 def test_parts_take_the_fewest_bytes_that_hold_them(tmp_path: Path) -> None:
