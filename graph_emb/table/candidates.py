@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from graph_emb.graph.hash_book import ids_of, keys_of
-from graph_emb.table.growth import LOW_WATER, MOST_USES, SeenAtLeast, Sums, lowest
+from graph_emb.table.growth import LOW_WATER, MOST_USES, SeenAtLeast
 from graph_emb.table.id_map import IdMap
+from graph_emb.table.selection import Sums, lowest
 
 MOST_CANDIDATES = 1 << 26
 

@@ -22,12 +22,13 @@ from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.candidates import Candidates
 from graph_emb.table.changes import Changes
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
-from graph_emb.table.growth import LeastUsed, Sums, TotalOf, leaving, summed, times_counted
+from graph_emb.table.growth import LeastUsed, leaving, times_counted
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
 from graph_emb.table.look_ups import LookUps
 from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids, used_ids
+from graph_emb.table.selection import Sums, TotalOf, summed
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
@@ -421,10 +422,7 @@ class GrowingShard(GrowingRows):
     # Eviction
     def norms(self) -> np.ndarray:
         """See ``growth.Counted``."""
-        found = torch.zeros(self._end, dtype=torch.float64)
-        for at in torch.from_numpy(self.live).split(1 << 16):
-            found[at] = self.places.read(at).double().square().sum(dim=1).sqrt()
-        return found.numpy()
+        return self.places.norms(self.live, self._end)
 
     @property
     def last(self) -> np.ndarray:

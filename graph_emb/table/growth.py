@@ -7,36 +7,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.table.selection import Sums, lowest
 
-T = TypeVar("T")
-TotalOf = Callable[[np.ndarray], np.ndarray]
-"""Sums a vector of int64 over all owners of a table: every owner calls it, with vectors of one length."""
-Sums = Generator[np.ndarray, np.ndarray, T]
-"""Work of an owner that yields vectors of int64 and goes on with their sums over all owners."""
-SIGN = np.uint64(1 << 63)
 LOW_WATER = 0.95
 """The share of a limit that a pass leaves once there are more than the limit."""
-DIGIT = 10
-"""Bits that a pass of a selection looks at: 32 KiB of counts."""
-
-
-def summed(work: Sums[T], total_of: TotalOf) -> T:
-    """The result of work that every owner does at once."""
-    try:
-        vector = next(work)
-        while True:
-            vector = work.send(total_of(vector))
-    except StopIteration as end:
-        found: T = end.value
-        return found
 
 
 def _check(what: str, name: str, value: Any, least: float, whole: bool = True) -> None:
@@ -310,73 +290,3 @@ def leaving(
     num = num_below + rule.surplus(num_rows - num_below)
     num = min(num, may, max(0, num_rows - rule.floor), num if rule.per_pass is None else rule.per_pass)
     return (yield from lowest(scores, ids, free, num)), num
-
-
-def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int) -> Sums[np.ndarray]:
-    """The ``num`` lowest of all owners' (score, id) pairs among those marked, (P,) bool: two radix selections."""
-    if num <= 0:
-        return np.zeros(len(ids), bool)
-    cut, rest = yield from _radix(marked(scores, among), num)
-    chosen = scores <= cut
-    chosen &= among
-    ties = np.flatnonzero(chosen & (scores == cut))
-    order = ids[ties].view(np.uint64) ^ SIGN  # in the order of the signed ids
-    last, _ = yield from _radix(order, rest)
-    chosen[ties] = order <= last
-    return chosen
-
-
-def _radix(values: np.ndarray, num: int) -> Sums[tuple[Any, int]]:
-    """The ``num``-th lowest of all owners' values, unsigned, and how many of that value are among the ``num``.
-
-    Bits in which no two values differ are not looked at: steps and counts differ in few.
-    """
-    ones, zeros = np.bitwise_or.reduce(values), ~np.bitwise_and.reduce(values)
-    seen = yield np.unpackbits(np.array([ones, zeros]).view(np.uint8), bitorder="little").astype(np.int64)
-    ones, zeros = seen.reshape(2, -1) > 0
-    differing = np.flatnonzero(ones & zeros)
-    low = int(differing[-1]) + 1 if len(differing) else 0  # bits below it are open
-    found = sum(1 << bit for bit in range(low, len(ones)) if ones[bit])
-    while low:
-        low, width = max(0, low - DIGIT), min(low, DIGIT)
-        ends = np.cumsum((yield digits_of(values, low, width)))
-        digit = int(np.searchsorted(ends, num))
-        num -= int(ends[digit - 1]) if digit else 0
-        found |= digit << low
-        if low:
-            values = with_digit(values, low, width, digit)
-    return values.dtype.type(found), num
-
-
-@njit(cache=True, nogil=True)
-def digits_of(values: np.ndarray, low: int, width: int) -> np.ndarray:
-    """How many values have each digit of ``width`` bits, whose lowest one is ``low``.
-
-    Counted by quarters: an addition must wait for the last one at the same place, and neighbours are often alike.
-    """
-    shift, mask, quarter = np.uint64(low), np.uint64((1 << width) - 1), len(values) >> 2
-    counts = np.zeros((4, 1 << width), np.int64)
-    for k in range(quarter):
-        for turn in range(4):
-            counts[turn, np.int64((values[turn * quarter + k] >> shift) & mask)] += 1
-    for value in values[4 * quarter :]:
-        counts[0, np.int64((value >> shift) & mask)] += 1
-    return counts.sum(axis=0)
-
-
-@njit(cache=True, nogil=True)
-def with_digit(values: np.ndarray, low: int, width: int, digit: int) -> np.ndarray:
-    """The values that have a digit."""
-    shift, mask, wanted = np.uint64(low), np.uint64((1 << width) - 1), np.uint64(digit)
-    return marked(values, (values >> shift) & mask == wanted)
-
-
-@njit(cache=True, nogil=True)
-def marked(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """``values[among]``, without a jump for each."""
-    found = np.empty_like(values)
-    end = 0
-    for k in range(len(values)):
-        found[end] = values[k]
-        end += among[k]
-    return found[:end]

@@ -18,10 +18,12 @@ from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.id_map import reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.row_memory import prefetch
+from graph_emb.table.selection import row_norms
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import StateSpec, TableSpec
 
 AHEAD = 12  # rows whose counts are asked for before they are needed
+NORMS = 1 << 14  # rows that are read at a time for their norms: they stay in the cache
 
 
 def sparse(shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
@@ -63,6 +65,16 @@ class Places(EmbeddingShard):
 
     def original_ids(self, rows: Tensor) -> np.ndarray:
         return self._ids[rows.cpu().numpy()]
+
+    def norms(self, at: np.ndarray, num_places: int) -> np.ndarray:
+        """The Euclidean norms of rows at the places ``at``, (R,), those of all first places: (num_places,), float64."""
+        if not self.lazy and self.weight.dtype in (torch.float32, torch.float64):
+            return row_norms(self.weight[:num_places].numpy())
+        found = np.empty(num_places)
+        for begin in range(0, len(at), NORMS):
+            some = at[begin : begin + NORMS]
+            found[some] = row_norms(self.read(torch.from_numpy(some)).double().numpy())
+        return found
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         self.check_free()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.table.growing_shard import GrowingShard
-from graph_emb.table.growth import TotalOf
+from graph_emb.table.selection import TotalOf
 from graph_emb.transport import columns, lockstep
 from graph_emb.transport.named_rows import NamedRows
 

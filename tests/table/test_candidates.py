@@ -10,7 +10,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.graph.hash_book import keys_of
 from graph_emb.table.candidates import Candidates
-from graph_emb.table.growth import summed
+from graph_emb.table.selection import summed
 from tests.table.test_growth import Owners
 
 IDS = np.array([-7, 3, 1 << 40])

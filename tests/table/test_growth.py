@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.table.growth import Growth, lowest, summed
+from graph_emb.core.threads import MOST_THREADS, SERIAL_ROWS
+from graph_emb.table.growth import Growth
+from graph_emb.table.selection import lowest, summed
 
 
 class Owners:
@@ -38,19 +41,26 @@ SCORES = {
     "norms": lambda rng, num: rng.random(num).view(np.uint64),
     "all bits": lambda rng, num: rng.integers(0, 2**64, num, np.uint64),
     "one": lambda rng, num: np.full(num, 2**63 + 5, np.uint64),
+    "every other number": lambda rng, num: rng.integers(0, 1500, 2 * num).astype(np.uint32)[1::2],
 }
 
 
 @pytest.mark.parametrize("kind", SCORES)
+@pytest.mark.parametrize("rows", [90, 3 * SERIAL_ROWS], ids=["by one thread", "by several"])
 @pytest.mark.parametrize("owners", [1, 2, 4])
-def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int, kind: str) -> None:
+def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
+    owners: int, rows: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: MOST_THREADS)
     rng = np.random.default_rng(owners)
-    ids = rng.permutation(np.concatenate([rng.integers(-(2**63), 2**63 - 1, 90), [-(2**63), -1, 0, 2**63 - 1]]))
+    ids = rng.permutation(
+        np.concatenate([rng.integers(-(2**63), 2**63 - 1, rows * owners), [-(2**63), -1, 0, 2**63 - 1]])
+    )
     scores = SCORES[kind](rng, len(ids))
     among = rng.random(len(ids)) < 0.8
     order = sorted((int(s), int(i)) for s, i, free in zip(scores, ids, among, strict=True) if free)
     place = rng.integers(0, max(1, owners - 1), len(ids))  # the last of several has none
-    for num in (0, 1, 7, 40, len(order)):
+    for num in (0, 1, 7, 40, len(order) // 2, len(order)):
         group = Owners(owners)
         with ThreadPoolExecutor(owners) as pool:
             jobs = [

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.left_behind import shared_name
-from graph_emb.table.growth import Sums
 from graph_emb.table.live_rows import ChangedRows, LiveRows
+from graph_emb.table.selection import Sums
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.demoting_shard import growing_shard_for
 from graph_emb.transport.kvstore.rpc import Answer
