@@ -18,7 +18,7 @@ from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.core.threads import threads_for
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank
-from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.triples import KnowledgeGraph, check_ids
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers, query_keys
 
 QUERY_BLOCK = 256  # queries whose scores against all candidates are held at once
@@ -149,6 +149,7 @@ class SideQueries:
         true: The entity that each of them asks for, (B,).
         starts, answers, places: Answers to query q are ``answers[starts[p] : starts[p + 1]]`` with ``p = places[q]``,
             none where that is -1.
+        given: The entities that each query's only triple is ranked among instead of all, (Q, M); None: others are.
     """
 
     side: int
@@ -159,6 +160,7 @@ class SideQueries:
     starts: np.ndarray
     answers: np.ndarray
     places: np.ndarray
+    given: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -171,10 +173,24 @@ class SideQueries:
         of_query = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
         queries, true = triples[order[firsts]], triples[order, 2 if side == TAIL else 0]
         if known is None:
-            nothing = np.zeros(2, np.int64), np.empty(0, np.int64), np.full(len(queries), -1)
-            return cls(side, queries, order, of_query, true, *nothing)
+            return cls(side, queries, order, of_query, true, *_no_answers(len(queries)))
         answers = next(one for one in known if one.side == side)
         return cls(side, queries, order, of_query, true, answers.starts, answers.answers, answers.find(queries))
+
+    @classmethod
+    def among(cls, triples: np.ndarray, side: int, given: np.ndarray, num_entities: int) -> SideQueries:
+        """Of triples (B, 3), a query each, that are ranked among entities of their own, (B, M).
+
+        Raises:
+            ShapeError: no row of entities for each triple.
+            DataError: an entity is outside [0, ``num_entities``).
+        """
+        if given.ndim != 2 or len(given) != len(triples) or not given.shape[1]:
+            raise ShapeError(f"given negatives have shape {given.shape}; expected ({len(triples)}, M) with M > 0")
+        numbers, true = np.arange(len(triples)), triples[:, 2 if side == TAIL else 0]
+        check_ids("entity", true, num_entities)
+        check_ids("given negatives: entity", given, num_entities)
+        return cls(side, triples, numbers, numbers, true, *_no_answers(len(triples)), given)
 
     @property
     def num_blocks(self) -> int:
@@ -211,6 +227,8 @@ class SideQueries:
         turned[self.order] = np.arange(len(self.order))
         better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])
         num_negatives = num_entities - 1 if num_candidates is None else num_candidates
+        if self.given is not None:
+            num_negatives = self.given.shape[1]
         return Ranks(better + 1, better + same + 1, num_negatives)
 
     def draws(self, num_entities: int, num_candidates: int, seed: int) -> Iterator[np.ndarray]:
@@ -218,6 +236,11 @@ class SideQueries:
         random = np.random.default_rng((seed, self.side))
         for _ in range(self.num_blocks):
             yield np.sort(random.choice(num_entities, num_candidates, replace=False))
+
+
+def _no_answers(num_queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``starts``, ``answers`` and ``places`` of queries of which none is left out."""
+    return np.zeros(2, np.int64), np.empty(0, np.int64), np.full(num_queries, -1)
 
 
 def positions(drawn: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -330,18 +353,18 @@ def score_given(
         Shapes (B,) and (B, M).
     """
     check_ranked(entities, relations, triples)
-    if given.ndim != 2 or len(given) != len(triples):
-        raise ShapeError(f"given negatives have shape {given.shape}; expected ({len(triples)}, M)")
-    positive, negative = [], []
-    for low in range(0, len(triples), QUERY_BLOCK):
-        part = triples[low : low + QUERY_BLOCK]
-        rows = query_rows(scorer, entities, relations, part, side)
-        true = torch.from_numpy(part[:, 2 if side == TAIL else 0].copy())
-        candidates = torch.cat([true[:, None], torch.from_numpy(given[low : low + QUERY_BLOCK])], dim=1)
-        scores = scorer.comparison.chunks(rows[:, None], entities[candidates])[:, 0]
-        positive.append(scores[:, 0])
-        negative.append(scores[:, 1:])
-    return torch.cat(positive), torch.cat(negative)
+    asked = SideQueries.among(triples, side, given, len(entities))
+    scores = entities.new_empty(len(triples), 1 + given.shape[1])
+    for number in range(asked.num_blocks):
+        block, _ = asked.block(number)
+        rows = query_rows(scorer, entities, relations, triples[block], side)
+        scorer.comparison.lists(rows, entities, with_true(asked.true[block], given[block]), scores[block])
+    return scores[:, 0], scores[:, 1:]
+
+
+def with_true(true: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """The true entity of each query (Q,) before those it is ranked among (Q, M), shape (Q, 1 + M), int64."""
+    return np.concatenate([true[:, None], given], axis=1, dtype=np.int64)
 
 
 def rank_given(
@@ -352,7 +375,12 @@ def rank_given(
         rank(*score_given(scorer, entities, relations, triples, given, side))
         for given, side in ((heads, HEAD), (tails, TAIL))
     ]
-    return TripleRanks(ranks[0], ranks[1], False, f"{heads.shape[1]} given entities for each triple")
+    return TripleRanks(ranks[0], ranks[1], False, given_text(heads.shape[1]))
+
+
+def given_text(num: int) -> str:
+    """``candidates_text`` where a data set gives them."""
+    return f"{num} given entities for each triple"
 
 
 def rank_part(
@@ -378,10 +406,9 @@ def rank_part(
         ConfigError: candidates are to be sampled where they are given, or more than there are.
     """
     triples = judged_triples(graph, part, chosen, num_candidates)
-    given = graph.negatives.get(part)
+    given = given_sides(graph, part, chosen)
     if given is not None:
-        heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
-        return rank_given(scorer, entities, relations, triples, heads, tails)
+        return rank_given(scorer, entities, relations, triples, *given)
     if known is None:
         known = KnownAnswers.to(triples, graph)
     return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
@@ -395,6 +422,14 @@ def judged_triples(
         raise DataError(f"{graph.name} has no part {part!r}; it has {', '.join(graph.parts)}")
     check_candidates(graph, [part], num_candidates)
     return graph.parts[part] if chosen is None else graph.parts[part][chosen]
+
+
+def given_sides(graph: KnowledgeGraph, part: str, chosen: np.ndarray | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """The negatives of heads and of tails that the data set gives for the triples, (B, M) each; None: it has none."""
+    given = graph.negatives.get(part)
+    if given is None:
+        return None
+    return (given.heads, given.tails) if chosen is None else (given.heads[chosen], given.tails[chosen])
 
 
 def check_candidates(graph: KnowledgeGraph, parts: Iterable[str], num_candidates: int | None) -> None:

@@ -12,7 +12,7 @@ Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 comple
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -40,9 +40,32 @@ class Comparison(Protocol):
         """Scores of all queries (K, C, D) against all entities (K, N, D) of their chunk; shape (K, C, N)."""
         ...
 
+    def lists(self, queries: Tensor, entities: Tensor, ids: np.ndarray, out: Tensor, first: int = 0) -> None:
+        """Write scores of queries (B, D) against the entities of each one's own list, ids (B, M), int64, on the CPU.
 
-class InnerProduct:
+        Those in [first, first + N) are compared, of which ``entities`` (N, D) has the rows; the rest of ``out`` (B, M)
+        stays. No score depends on which others are made with it: entities may come in any pieces.
+        """
+        ...
+
+
+class _Lists:
+    """``Comparison.lists`` by a compiled loop; ``form`` are its flags."""
+
+    form: ClassVar[tuple[bool, bool, bool]]
+
+    def lists(self, queries: Tensor, entities: Tensor, ids: np.ndarray, out: Tensor, first: int = 0) -> None:
+        """See ``Comparison.lists``."""
+        listed, begin = np.ascontiguousarray(ids, np.int64), np.array([first], np.int64)
+        arrays = (_array(queries), _array(entities), listed, out.numpy(), begin)
+        with threads_for(ids.size) as parts:
+            scores_of_lists.run(kind_of(arrays, self.form), [arrays], parts)
+
+
+class InnerProduct(_Lists):
     """``s = sum_d q_d e_d``: a matrix product for each chunk."""
+
+    form = (True, False, False)
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
@@ -55,8 +78,10 @@ class InnerProduct:
         return queries @ entities.transpose(1, 2)
 
 
-class NegativeL2:
+class NegativeL2(_Lists):
     """``s = -sqrt(sum_d (q_d - e_d)^2)``; of chunks that learn by norms and a matrix product."""
+
+    form = (False, False, False)
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
@@ -71,8 +96,10 @@ class NegativeL2:
         return scores
 
 
-class NegativeL1:
+class NegativeL1(_Lists):
     """``s = -sum_d |q_d - e_d|``; of chunks by a compiled kernel."""
+
+    form = (False, True, False)
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
@@ -85,8 +112,10 @@ class NegativeL1:
         return scores
 
 
-class NegativeModulus:
+class NegativeModulus(_Lists):
     """``s = -sum_m |q_m - e_m|`` of complex numbers; a row holds D / 2 real parts, then as many imaginary ones."""
+
+    form = (False, False, True)
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
@@ -237,6 +266,8 @@ TINY = np.float32(1e-12)  # keeps the modulus of 0 differentiable; its gradient 
 ONE, OTHER, PULL, OUT = range(4)
 """The places of the arrays of a loop (``graph_emb.core.addresses``), chunk after chunk: two sides, the gradient of
 scores or None, and what is found."""
+IDS, FIRST = 2, 4
+"""Of lists: the entities of each query, and the first one that has a row."""
 
 
 def _by_rows(function: Any) -> RowLoop:
@@ -324,7 +355,47 @@ def _plain(kind, where, j, low, high, moduli, _, __):  # type: ignore[no-untyped
         begin = end
 
 
-plain_scores = RowLoop(_plain, ONE, fastmath={"reassoc", "nsz"}, error_model="numpy")
+PLAIN = {"reassoc", "nsz"}
+plain_scores = RowLoop(_plain, ONE, fastmath=PLAIN, error_model="numpy")
+
+
+def _of_lists(kind, where, j, low, high, dot, l1, moduli):  # type: ignore[no-untyped-def]
+    """Scores of queries [low, high) against the entities of their lists, as far as these have rows; see ``_plain``.
+
+    Of query q and entity e sum_d q_d e_d, or -sum_d |q_d - e_d|, or -sum_m |q_m - e_m| of complex numbers, or else
+    -sqrt(sum_d (q_d - e_d)^2).
+    """
+    queries, entities = array_at(kind, where, j, ONE), array_at(kind, where, j, OTHER)
+    ids, out = array_at(kind, where, j, IDS), array_at(kind, where, j, OUT)
+    first, width = array_at(kind, where, j, FIRST)[0], queries.shape[1]
+    half = width // 2
+    for i in range(low, high):
+        q = queries[i]
+        for n in range(ids.shape[1]):
+            at = ids[i, n] - first
+            if at < 0 or at >= len(entities):
+                continue
+            e, total = entities[at], queries.dtype.type(0.0)
+            if dot is not None:
+                for d in range(width):
+                    total += q[d] * e[d]
+                out[i, n] = total
+            elif l1 is not None:
+                for d in range(width):
+                    total += abs(q[d] - e[d])
+                out[i, n] = -total
+            elif moduli is not None:
+                for m in range(half):
+                    x, y = q[m] - e[m], q[half + m] - e[half + m]
+                    total += np.sqrt(x * x + y * y)
+                out[i, n] = -total
+            else:
+                for d in range(width):
+                    total += (q[d] - e[d]) * (q[d] - e[d])
+                out[i, n] = -np.sqrt(total)
+
+
+scores_of_lists = RowLoop(_of_lists, ONE, fastmath=PLAIN, error_model="numpy")
 
 
 @_by_rows

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numba
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -49,6 +50,26 @@ def test_chunks_equal_autograd_of_the_plain_form(name: str, shape: tuple[int, ..
         assert found is not None
         assert oracle is not None
         torch.testing.assert_close(found.double(), oracle, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ALL)
+def test_lists_of_any_pieces_are_the_pairs(name: str, dtype: torch.dtype) -> None:
+    q, e, _ = (side.detach() for side in sides((1, 40, 70, 34), dtype))
+    ids = np.random.default_rng(2).integers(0, 70, (40, 13))
+    whole, pieces = torch.empty(40, 13, dtype=dtype), torch.full((40, 13), torch.nan, dtype=dtype)
+    ALL[name].lists(q[0], e[0], ids, whole)
+    expected = ALL[name].pairs(q[0][:, None].double(), e[0].double()[torch.from_numpy(ids)])
+    torch.testing.assert_close(whole.double(), expected, rtol=2e-5 if dtype is torch.float32 else 1e-12, atol=2e-5)
+    for low, high in ((0, 9), (9, 10), (10, 70)):
+        ALL[name].lists(q[0], e[0][low:high], ids, pieces, low)
+        assert torch.equal(pieces.isnan(), torch.from_numpy(ids >= high)), "the rest stays"
+    assert torch.equal(pieces, whole)
+    one = torch.empty(1, 1, dtype=dtype)
+    for i, n in ((0, 0), (3, 12), (39, 7)):  # a query and an entity by themselves
+        at = int(ids[i, n])
+        ALL[name].lists(q[0, i : i + 1], e[0, at : at + 1], np.array([[at]]), one, at)
+        assert torch.equal(one[0, 0], whole[i, n])
 
 
 @pytest.mark.parametrize("name", ["l1", "modulus"])
