@@ -2,9 +2,10 @@
 
 The queries of heads, then those of tails, are dealt in stretches of whole blocks, so that each rank multiplies the same
 matrices as one process would, and counts the same candidates. Entities come from the first rank a block at a time:
-no other rank holds the table.
+no other rank holds the table. Where a data set gives each triple the entities to rank it among, their ids travel too.
 
-Legend: W ranks, E entities, R relations, D width of a row, B triples, n ids.
+Legend: W ranks, E entities, R relations, D width of a row, B triples, n ids, Q queries of some blocks, M entities given
+for each.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import GraphEmbError
+from graph_emb.core.errors import DataError, GraphEmbError
 from graph_emb.core.json_codec import pack, unpack
 from graph_emb.evaluate import triple_ranks
+from graph_emb.evaluate.ranks import rank as ranked_among
 from graph_emb.evaluate.triple_ranks import (
     SideQueries,
     TripleRanks,
@@ -27,10 +29,13 @@ from graph_emb.evaluate.triple_ranks import (
     candidates_text,
     check_ranked,
     entity_blocks,
+    given_sides,
+    given_text,
     judged_triples,
     positions,
     rank_part,
     scores_of,
+    with_true,
 )
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
@@ -39,6 +44,10 @@ from graph_emb.transport.process_group import ProcessGroup
 WHAT = "ranks of triples"
 BLOCKS_AT_ONCE = 64
 """Blocks of queries whose rows a rank holds while all entities pass."""
+GIVEN_AT_ONCE = 1 << 25
+"""Given entities, of all ranks, that travel at once, and are held while all entities pass: 256 MiB of ids."""
+NO_NUMBER = -1
+"""The count of a triple one of whose scores is NaN."""
 
 Place = tuple[int, int]
 """A side, and the number of a block of its queries."""
@@ -59,8 +68,6 @@ def rank_part_dealt(
 ) -> TripleRanks | None:
     """``rank_part`` by all ranks; every rank calls it. The ranks are those of one process, bit for bit.
 
-    The first rank alone ranks triples whose negatives the data set gives.
-
     Args:
         group: The ranks; None: the one that has the rows ranks alone.
         scorer: The model's arithmetic, on every rank.
@@ -78,13 +85,11 @@ def rank_part_dealt(
             return None
         return rank_part(scorer, *rows, graph, part, chosen=chosen, known=known, **options)
     deal, sides, error = None, [], None
-    alone = rows is not None and graph is not None and part in graph.negatives
-    if rows is not None and graph is not None and not alone:
+    if rows is not None and graph is not None:
         try:
             triples = judged_triples(graph, part, chosen, num_candidates)
             check_ranked(*rows, triples)
-            answers = KnownAnswers.to(triples, graph) if known is None else known
-            sides = [SideQueries.of(triples, side, graph.num_relations, answers) for side in (HEAD, TAIL)]
+            sides = _sides(graph, triples, given_sides(graph, part, chosen), known)
             deal = Deal.of(rows, sides, group.world_size, num_candidates, seed)
         except GraphEmbError as found:
             error = found
@@ -92,11 +97,23 @@ def rank_part_dealt(
     if error is not None:
         raise error
     if deal is None:
-        if not alone or rows is None or graph is None:
-            return None
-        return rank_part(scorer, *rows, graph, part, chosen=chosen, known=known, **options)
-    counted = _Counting(group, scorer, rows, deal, _dealt(group, deal, sides)).run()
+        return None
+    counted = _Counting(group, scorer, rows, deal, _dealt(group, deal, sides), sides).run()
     return _collected(group, deal, sides, counted)
+
+
+def _sides(
+    graph: KnowledgeGraph,
+    triples: np.ndarray,
+    given: tuple[np.ndarray, np.ndarray] | None,
+    known: Sequence[KnownAnswers] | None,
+) -> list[SideQueries]:
+    """The queries of heads and of tails, on the first rank."""
+    if given is not None:
+        both = zip((HEAD, TAIL), given, strict=True)
+        return [SideQueries.among(triples, side, own, graph.num_entities) for side, own in both]
+    answers = KnownAnswers.to(triples, graph) if known is None else known
+    return [SideQueries.of(triples, side, graph.num_relations, answers) for side in (HEAD, TAIL)]
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,7 @@ class Deal:
         num_entities, num_candidates, seed: E, and as of ``rank_triples``.
         widths: D of entities and of relations.
         wide: Whether rows are float64.
+        given: M of heads and of tails; empty: none are given.
     """
 
     blocks: tuple[int, int]
@@ -118,6 +136,7 @@ class Deal:
     seed: int
     widths: tuple[int, int]
     wide: bool
+    given: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -133,12 +152,21 @@ class Deal:
         bounds = tuple((heads + tails) * rank // num_ranks for rank in range(num_ranks + 1))
         wide = rows[0].dtype == torch.float64
         widths = rows[0].shape[1], rows[1].shape[1]
-        return cls((heads, tails), bounds, len(rows[0]), num_candidates, seed, widths, wide)
+        given = tuple(side.given.shape[1] for side in sides if side.given is not None)
+        return cls((heads, tails), bounds, len(rows[0]), num_candidates, seed, widths, wide, given)
 
     @property
     def most(self) -> int:
         """The most blocks of a rank."""
         return int(np.diff(self.bounds).max())
+
+    @property
+    def at_once(self) -> int:
+        """Blocks of a rank that are counted at a time."""
+        if self.given:
+            of_ranks = (len(self.bounds) - 1) * triple_ranks.QUERY_BLOCK * max(self.given)
+            return max(1, GIVEN_AT_ONCE // max(1, of_ranks))
+        return BLOCKS_AT_ONCE if self.num_candidates is None else 1
 
     def stretch(self, rank: int, side: int) -> tuple[int, int]:
         """The blocks [low, high) of a side, 0 for heads and 1 for tails, that a rank counts."""
@@ -146,9 +174,21 @@ class Deal:
         low, high = (min(max(bound - before, 0), num) for bound in self.bounds[rank : rank + 2])
         return low, high
 
+    def window(self, rank: int, side: int, first: int) -> tuple[int, int]:
+        """Of a rank's blocks, those of its heads before those of its tails, the ones of a side among ``at_once`` from
+        ``first`` on: [low, high).
+        """
+        low, high = self.stretch(rank, side)
+        before = 0 if side == 0 else int(np.diff(self.stretch(rank, 0))[0])
+        begin, end = (min(max(at - before, 0), high - low) for at in (first, first + self.at_once))
+        return low + begin, low + end
+
 
 def _cut(asked: SideQueries, low: int, high: int) -> SideQueries:
-    """The blocks [low, high) of a side, with the answers to their queries alone, and without the triples' order."""
+    """The blocks [low, high) of a side, with the answers to their queries alone.
+
+    The triples' order and the entities that a data set gives are left out.
+    """
     size = triple_ranks.QUERY_BLOCK
     first, end = low * size, min(high * size, len(asked.queries))
     ranked = slice(*np.searchsorted(asked.of_query, [first, max(first, end)]).tolist())
@@ -194,6 +234,7 @@ class _Counting:
         rows: Of entities and relations, on the first rank.
         deal: What is counted.
         sides: This rank's stretches.
+        whole: All queries, on the first rank.
     """
 
     def __init__(
@@ -203,8 +244,10 @@ class _Counting:
         rows: tuple[Tensor, Tensor] | None,
         deal: Deal,
         sides: Sequence[SideQueries],
+        whole: Sequence[SideQueries],
     ) -> None:
-        self._group, self._scorer, self._rows, self._deal, self._sides = group, scorer, rows, deal, sides
+        self._group, self._scorer, self._rows, self._deal = group, scorer, rows, deal
+        self._sides, self._whole = sides, whole
         self._dtype = torch.float64 if deal.wide else torch.float32
         self._places = [(side, number) for side in range(2) for number in range(sides[side].num_blocks)]
         self._above, self._equal = ([np.zeros(len(one.true), np.int64) for one in sides] for _ in range(2))
@@ -212,12 +255,13 @@ class _Counting:
 
     def run(self) -> Tensor:
         """Counts above and equal of heads, then of tails, (2, n), int64; every rank calls it."""
-        step = BLOCKS_AT_ONCE if self._deal.num_candidates is None else 1
-        draws = self._draws()
+        step, draws = self._deal.at_once, self._draws()
         for first in range(0, self._deal.most, step):  # the same number of calls on every rank
             places = self._places[first : first + step]
             queries = self._queries(places)
-            if self._deal.num_candidates is None:
+            if self._deal.given:
+                self._among_given(places, queries, first)
+            elif self._deal.num_candidates is None:
                 self._among_all(places, queries)
             else:
                 self._among_drawn(places, queries, draws)
@@ -269,6 +313,43 @@ class _Counting:
             positions(drawn, self._position)
             own = self._scorer.comparison.pairs(rows[local], entities).numpy()
             self._count(place, scores_of(self._scorer, rows, pool), own)
+
+    def _among_given(self, places: Sequence[Place], queries: Sequence[Tensor], first: int) -> None:
+        """Count among the entities that the data set gives to each triple, as all entities pass."""
+        listed = self._listed(first)
+        scores = [torch.empty(ids.shape, dtype=self._dtype) for ids in listed]
+        for low, high in entity_blocks(self._deal.num_entities):
+            piece = self._block(low, high)
+            for rows, ids, out in zip(queries, listed, scores, strict=True):
+                self._scorer.comparison.lists(rows, piece, ids, out, low)
+        for place, of_block in zip(places, scores, strict=True):
+            at = self._ranked(place)
+            above, equal = self._above[place[0]], self._equal[place[0]]
+            if of_block.isnan().any():  # an error of the first rank, when all have counted
+                above[at] = NO_NUMBER
+                continue
+            found = ranked_among(of_block[:, 0], of_block[:, 1:])
+            above[at] = found.optimistic.numpy() - 1
+            equal[at] = (found.pessimistic - found.optimistic).numpy()
+
+    def _listed(self, first: int) -> list[np.ndarray]:
+        """Of each of this rank's blocks from ``first`` on that are counted at a time the true entity of each query and
+        those that are given, (Q, 1 + M), from the first rank.
+        """
+        deal, group, size, found = self._deal, self._group, triple_ranks.QUERY_BLOCK, []
+        for side, (own, num_given) in enumerate(zip(self._sides, deal.given, strict=True)):
+            windows = [deal.window(rank, side, first) for rank in range(group.world_size)]
+            sent, to_send = torch.empty(0, num_given, dtype=torch.int64), [0] * group.world_size
+            if self._whole and (given := self._whole[side].given) is not None:
+                pieces = [given[low * size : high * size] for low, high in windows]
+                sent = torch.from_numpy(np.concatenate(pieces, dtype=np.int64))
+                to_send = [len(piece) for piece in pieces]
+            low, high = (block - deal.stretch(group.rank, side)[0] for block in windows[group.rank])
+            true = own.true[low * size : high * size]
+            coming = [len(true) if rank == 0 else 0 for rank in range(group.world_size)]
+            listed = with_true(true, group.exchange(sent, to_send, coming, WHAT).numpy())
+            found += [listed[at : at + size] for at in range(0, len(listed), size)]
+        return found
 
     def _ranked(self, place: Place) -> slice:
         return self._sides[place[0]].block(place[1])[1]
@@ -337,5 +418,10 @@ def _collected(group: ProcessGroup, deal: Deal, sides: Sequence[SideQueries], co
     found = []
     for asked, of_ranks in zip(sides, pieces, strict=True):
         above, equal = np.concatenate(of_ranks).T
+        if (above == NO_NUMBER).any():
+            raise DataError(
+                f"{np.sum(above == NO_NUMBER)} of {len(above)} triples have scores of NaN; the model diverged"
+            )
         found.append(asked.ranks(above, equal, deal.num_entities, deal.num_candidates))
-    return TripleRanks(found[0], found[1], True, candidates_text(deal.num_entities, deal.num_candidates))
+    text = given_text(deal.given[0]) if deal.given else candidates_text(deal.num_entities, deal.num_candidates)
+    return TripleRanks(found[0], found[1], not deal.given, text)

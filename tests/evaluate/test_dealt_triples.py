@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, PeerError
 from graph_emb.evaluate import dealt_triples, triple_ranks
 from graph_emb.evaluate.dealt_triples import Deal, rank_part_dealt
 from graph_emb.evaluate.triple_ranks import SideQueries, TripleRanks
@@ -29,9 +33,9 @@ def graph_of(num: int, given: bool = False) -> KnowledgeGraph:
     triples = np.unique(np.random.default_rng(3).integers(0, [ENTITIES, 2, ENTITIES], (150, 3)), axis=0)
     triples = np.random.default_rng(4).permutation(triples)
     negatives = {}
-    if given:
-        drawn = np.random.default_rng(5).integers(0, ENTITIES, (2, num, 6))
-        negatives = {"test": GivenNegatives(drawn[0], drawn[1])}
+    if given:  # more heads than tails, true entities among them
+        drawn = np.random.default_rng(5).integers(0, ENTITIES, (2, num, 9))
+        negatives = {"test": GivenNegatives(drawn[0], drawn[1, :, :6])}
     parts = {"train": triples[num:], "test": triples[:num]}
     return KnowledgeGraph("made", ENTITIES, 2, parts, negatives=negatives)
 
@@ -56,6 +60,7 @@ def small_blocks(patch: pytest.MonkeyPatch, blocks: tuple[int, int, int]) -> Non
     patch.setattr(triple_ranks, "QUERY_BLOCK", blocks[0])
     patch.setattr(triple_ranks, "ENTITY_BLOCK", blocks[1])
     patch.setattr(dealt_triples, "BLOCKS_AT_ONCE", blocks[2])
+    patch.setattr(dealt_triples, "GIVEN_AT_ONCE", blocks[0] * 9 * blocks[2])
 
 
 def ranked(rank: int, group: ProcessGroup | None, model: str, num: int, blocks: tuple[int, int, int], how: Any) -> Any:
@@ -89,6 +94,10 @@ CASES: list[tuple[str, int, tuple[int, int, int], dict[str, Any]]] = [
     ("complex", 40, (4, 7, 64), {"num_candidates": 9, "seed": 2}),
     ("transe", 40, (5, 1 << 16, 64), {"num_candidates": 9, "seed": 1}),
     ("distmult", 30, (4, 7, 64), {"given": True}),
+    ("complex", 40, (4, 1 << 16, 64), {"given": True}),  # all entities come at once
+    ("rotate", 40, (3, 5, 4), {"given": True, "dtype": torch.float64}),  # a few blocks at once, of both sides
+    ("transe", 40, (4, 7, 3), {"given": True, "chosen": np.array([3, 5, 8, 13, 21, 34])}),
+    ("simple", 1, (256, 7, 64), {"given": True}),
 ]
 
 
@@ -130,6 +139,27 @@ def test_a_deal_is_even_contiguous_and_whole(monkeypatch: pytest.MonkeyPatch) ->
             assert covered == [*range(asked.num_blocks)]
 
 
+def test_blocks_that_are_ranked_at_once_are_all_blocks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch, (4, 7, 5))
+    graph, rows = graph_of(40, given=True), (torch.zeros(ENTITIES, 8), torch.zeros(2, 8))
+    given = graph.negatives["test"]
+    sides = [
+        SideQueries.among(graph.parts["test"], side, ids, ENTITIES)
+        for side, ids in ((HEAD, given.heads), (TAIL, given.tails))
+    ]
+    for num_ranks in range(1, 8):
+        deal = Deal.of(rows, sides, num_ranks, None, 0)
+        assert deal.at_once == max(1, 5 // num_ranks)
+        for rank in range(num_ranks):
+            found: list[list[int]] = [[], []]
+            for first in range(0, deal.most, deal.at_once):
+                windows = [deal.window(rank, side, first) for side in range(2)]
+                assert sum(high - low for low, high in windows) <= deal.at_once
+                for side, window in enumerate(windows):
+                    found[side] += range(*window)
+            assert found == [[*range(*deal.stretch(rank, side))] for side in range(2)]
+
+
 def refused_on_a_rank(what: str) -> str:
     group = ProcessGroup(timeout=60)
     scorer = SCORERS["transe"](KGEConfig(model="transe", dim=8))
@@ -138,8 +168,10 @@ def refused_on_a_rank(what: str) -> str:
         rows = rows_of(scorer) if first else None
         if rows is not None and what == "infinite":
             rows[0][3] = torch.inf
+        if rows is not None and what == "overflow":  # inf - inf
+            scorer, rows = SCORERS["distmult"](KGEConfig(model="distmult", dim=8)), (rows[0] * 1e20, rows[1] * 1e20)
         options: dict[str, Any] = {"num_candidates": ENTITIES} if what == "candidates" else {}
-        graph = graph_of(40) if first else None
+        graph = graph_of(40, given=what == "overflow") if first else None
         rank_part_dealt(group, scorer, rows, graph, "nowhere" if what == "part" else "test", **options)
         said = "nothing"
     except (ConfigError, DataError) as error:
@@ -158,9 +190,49 @@ def refused_on_a_rank(what: str) -> str:
         ("infinite", "entity rows are not finite"),
         ("candidates", "num_candidates is 23"),
         ("part", "has no part 'nowhere'"),
+        ("overflow", "scores of NaN; the model diverged"),
     ],
 )
 def test_what_cannot_be_ranked_is_an_error_of_the_first_rank(ranks: Ranks, what: str, message: str) -> None:
     first, second = ranks.run(refused_on_a_rank, 2, what)
     assert message in first
     assert second == "nothing"
+
+
+def lost_on_a_rank(folder: str, given: bool) -> None:
+    """The last rank is killed when some of its blocks are counted; the others write what they are told."""
+    group, scorer = ProcessGroup(timeout=60), SCORERS["distmult"](KGEConfig(model="distmult", dim=8))
+    block, calls = dealt_triples._Counting._block, []
+
+    def until_killed(self: Any, low: int, high: int) -> Tensor:
+        calls.append(low)
+        if group.rank == group.world_size - 1 and len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block(self, low, high)
+
+    first = group.rank == 0
+    rows, graph = rows_of(scorer) if first else None, graph_of(40, given) if first else None
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            small_blocks(patch, (4, 7, 2))
+            patch.setattr(dealt_triples._Counting, "_block", until_killed)
+            rank_part_dealt(group, scorer, rows, graph, "test")
+    except PeerError as error:
+        Path(folder, str(group.rank)).write_text(str(error))
+    finally:
+        group.close()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("given", [False, True])
+def test_a_rank_that_dies_while_triples_are_ranked_is_named(tmp_path: Path, given: bool) -> None:
+    workers = Ranks()
+    try:
+        with pytest.raises(AssertionError, match="rank 2: died with exit code -9"):
+            workers.run(lost_on_a_rank, 3, str(tmp_path), given)
+    finally:
+        workers.close()
+    for rank in range(2):
+        told = (tmp_path / str(rank)).read_text()
+        # A rank that waits for one that has been told of the error does not answer either.
+        assert re.search(r"in ranks of triples: rank ([01], )?2 no longer answers", told), told

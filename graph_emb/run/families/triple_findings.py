@@ -78,24 +78,15 @@ class SharedRanks:
         *,
         num_candidates: int | None,
         seed: int,
-    ) -> SharedRanks | None:
+    ) -> SharedRanks:
         """Count; every trainer calls it. Arguments as of ``rank_part_dealt``, ``graph`` of the first one.
 
         No error is raised, so that the first trainer saves its rows whatever happens: it has the error.
-
-        Returns:
-            None where the data set gives negatives: the first trainer ranks among those alone, and none waits for it.
         """
         found: dict[str, TripleRanks] = {}
         refused: Exception | None = None
         try:
-            own = [part for part in JUDGED if part in graph.parts]
-            parts = group.gather_objects(
-                None if any(part in graph.negatives for part in own) else own, "held-out parts"
-            )[0]
-            if parts is None:
-                return None
-            for part in parts:
+            for part in group.gather_objects([part for part in JUDGED if part in graph.parts], "held-out parts")[0]:
                 sampled: Any = {"num_candidates": num_candidates, "seed": seed}
                 try:
                     ranks = rank_part_dealt(group, scorer, rows, graph, part, known=known, **sampled)
