@@ -36,8 +36,9 @@ from graph_emb.graph.views import (
 )
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.kept import RebuiltNetwork, kept_network
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.run import own_parts, parallel
 from graph_emb.run.evaluation import (
     Finding,
@@ -50,7 +51,7 @@ from graph_emb.run.evaluation import (
 )
 from graph_emb.run.families.gnn_data import LINK_METRICS, MESSAGE_KINDS, GNNData, Held
 from graph_emb.run.families.kge import described, entity_ids, relation_ids, tables_of
-from graph_emb.run.families.triple_findings import ENTITY, JUDGED, RELATION, judge_triples
+from graph_emb.run.families.triple_findings import ENTITY, JUDGED, RELATION, SharedRanks, judge_triples
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels
@@ -70,6 +71,8 @@ class GNNFamily(Family):
     _plan = ""
     _network: KeptNetwork | None = None
     """The first seed's, on the first rank."""
+    _ranked: SharedRanks | None = None
+    """Of several trainers the ranks of the held-out triples by the first seed's rows, on the first one."""
 
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
@@ -304,6 +307,7 @@ class GNNFamily(Family):
                 if seed == self.config.seed:
                     first = _tables(dataset, result)
                     self._keep(held, dataset, result)
+                    self._rank(held.task, result, job)
                 runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
                 if result.interrupted:
                     return first, runs, True
@@ -323,6 +327,16 @@ class GNNFamily(Family):
                 for t in graph.num_nodes
             }
             self._network = kept_network(result, graph, held.task, widths, dataset.class_names)
+
+    def _rank(self, task: Task, result: GNNResult, job: TrainingJob) -> None:
+        """Rank the held-out triples by all trainers, before the others leave. Every rank calls it."""
+        judges = self.config.evaluate.enabled and not result.interrupted
+        if job.ranks is None or not isinstance(task, TripleTask) or not judges:
+            return
+        scorer, sampled = scorer_of(self.model.decoder_settings), {"num_candidates": self.model.candidates}
+        self._ranked = SharedRanks.of(
+            job.ranks.group, scorer, result.ranked, task.triples, None, **sampled, seed=self.config.seed
+        )
 
     def _train_one(self, held: Held, dataset: GNNData | None, seed: int, job: TrainingJob) -> GNNResult:
         ranks, checkpoints = job.ranks, job.checkpoints
@@ -359,7 +373,9 @@ class GNNFamily(Family):
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
         task, findings = dataset.task, []
-        if isinstance(task, TripleTask):
+        if self._ranked is not None:
+            findings = self._ranked.findings()
+        elif isinstance(task, TripleTask):
             recipe = self.model
             findings = judge_triples(trained.tables, task.triples, recipe.decoder_settings, recipe, self.config.seed)
         kind = {LinkTask: "link prediction", TripleTask: "triples"}.get(type(task), "node classes")

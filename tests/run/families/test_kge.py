@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -204,26 +205,55 @@ def run(folder: str, mode: dict[str, Any]) -> Any:
     return None if result.embeddings is None else result.embeddings.weights
 
 
-def run_into(out: str, folder: str, candidates: int | None) -> dict[str, Any]:
-    """The evaluation of a run by two trainers, of which the first ranks nothing alone."""
-    mode = {"mode": "collective", "trainers": 2}
+def run_into(out: str, dataset: str, model: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The evaluation of a run by several trainers, of which the first ranks nothing alone."""
+    mode = {"mode": "collective", "trainers": int(os.environ["WORLD_SIZE"])}
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr("graph_emb.run.families.triple_findings.rank_part")
         patch.delattr("graph_emb.evaluate.dealt_triples.rank_part")
-        result = ge.pipeline("complex", folder, out=out, parallel=mode, candidates=candidates, **TINY)
-    return result.metrics.get("evaluation", {})
+        patch.setattr("graph_emb.evaluate.triple_ranks.QUERY_BLOCK", 2)
+        result = ge.pipeline(model, dataset, out=out, parallel=mode, **options)
+    return {part: told for part, told in result.metrics.get("evaluation", {}).items() if part.startswith("triples")}
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("candidates", [None, 5])
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("complex", TINY), ("complex", {**TINY, "candidates": 5}), ("rgcn", GNN), ("rgcn", {**GNN, "num_seeds": 2})],
+)
 def test_all_trainers_judge_a_run_as_one_process_does(
-    ranks: Ranks, folder: Path, tmp_path: Path, candidates: int | None
+    ranks: Ranks,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_ranks: int,
+    model: str,
+    options: dict[str, Any],
 ) -> None:
+    monkeypatch.setattr("graph_emb.evaluate.triple_ranks.QUERY_BLOCK", 2)  # as in ``run_into``
     out, judged = tmp_path / "run", tmp_path / "judged.json"
-    told, other = ranks.run(run_into, 2, str(out), str(folder), candidates)
-    assert other == {}
+    told, *others = ranks.run(run_into, num_ranks, str(out), str(folder), model, options)
+    assert others == [{}] * (num_ranks - 1)
     assert main(["eval", "link", "--embeddings", str(out), "--json", str(judged)]) == 0
     found = json.loads(judged.read_text())
+    assert {part: found[part] for part in ("triples_valid", "triples_test")} == told
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("model", "options"), [("complex", TINY), ("rgcn", GNN)])
+def test_all_trainers_judge_among_the_negatives_of_a_data_set(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: dict[str, Any]
+) -> None:
+    write_wikikg2(tmp_path)
+    monkeypatch.setattr("graph_emb.evaluate.triple_ranks.QUERY_BLOCK", 2)
+    given, out, judged = {**options, "root": str(tmp_path)}, tmp_path / "run", tmp_path / "judged.json"
+    told, other = ranks.run(run_into, 2, str(out), "ogbl-wikikg2", model, given)
+    assert other == {}
+    words = ["eval", "link", "--embeddings", str(out), "--root", str(tmp_path), "--json", str(judged)]
+    assert main(words) == 0
+    found = json.loads(judged.read_text())
+    assert told["triples_test"]["candidates"] == "5 given entities for each triple"
     assert {part: found[part] for part in ("triples_valid", "triples_test")} == told
 
 
