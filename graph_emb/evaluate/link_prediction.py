@@ -18,6 +18,7 @@ from graph_emb.compat.ogb import evaluator
 from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError, unknown_name
 from graph_emb.evaluate.ranks import Ranks, TiedValue, as_embeddings, as_scores, rank, warn_of_ties
 from graph_emb.sampling.negatives import NonEdges
+from graph_emb.transport.process_group import ProcessGroup
 
 HITS_AT = (10, 20, 30, 50, 100)
 METRICS = (*(f"hits@{k}" for k in HITS_AT), "mrr", "auc")
@@ -250,6 +251,34 @@ class LinkPart:
             pairs = torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
             negative.append(score(pairs).view(len(edges), -1))
         return rank(score(self.edge), torch.cat(negative))
+
+
+def dealt_scores(
+    group: ProcessGroup | None, score: Callable[[Tensor], Tensor], size: int
+) -> Callable[[Tensor], Tensor]:
+    """``score`` by all ranks; every rank calls it with the same pairs, and has the scores of all.
+
+    Pairs are dealt in even, contiguous stretches of whole chunks, so that each rank multiplies the matrices that one
+    process would: the scores are those of one process, bit for bit.
+
+    Args:
+        group: The ranks; None: one.
+        score: From pairs (B, 2) to logits (B,) of torch's default dtype, made from the first pair on ``size`` at a
+            time.
+        size: Pairs of a chunk.
+    """
+    if group is None:
+        return score
+
+    def dealt(pairs: Tensor) -> Tensor:
+        chunks = -(-len(pairs) // size)
+        low, high = (chunks * rank // group.world_size * size for rank in (group.rank, group.rank + 1))
+        found = torch.zeros(len(pairs))
+        if own := len(found[low:high]):
+            found[low : low + own] = score(pairs[low : low + own]).cpu()
+        return group.sum(found, "scores of pairs")  # all but one of the summands are 0
+
+    return dealt
 
 
 def link_part(link_split: LinkSplit, part: str, num_nodes: int) -> LinkPart:

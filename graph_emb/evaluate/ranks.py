@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -223,20 +223,28 @@ def task_auc(logits: Tensor, targets: Tensor) -> float:
     found = task_aucs(logits, targets)
     for value in found:
         warn_of_ties("auc", value)
-    return sum(value.realistic for value in found) / len(found)
+    return mean_auc(found, targets.shape[1])
+
+
+def mean_auc(values: Sequence[TiedValue], num_tasks: int) -> float:
+    """The mean over tasks, of what ``task_aucs`` gives.
+
+    Raises:
+        DataError: none of ``num_tasks`` has a value.
+    """
+    if not values:
+        raise DataError(f"ROC-AUC: none of {num_tasks} tasks has both answers; evaluate more nodes")
+    return sum(value.realistic for value in values) / len(values)
 
 
 def task_aucs(logits: Tensor, targets: Tensor) -> list[TiedValue]:
-    """ROC-AUC of each task that has both answers; arguments and errors as in ``task_auc``."""
+    """ROC-AUC of each task that has both answers; arguments as in ``task_auc``."""
     scores = _fitting(logits, targets)
-    values = [
+    return [
         rank(scores[targets[:, task] == 1, task], scores[targets[:, task] == 0, task]).auc()
         for task in range(targets.shape[1])
         if bool((targets[:, task] == 1).any()) and bool((targets[:, task] == 0).any())
     ]
-    if not values:
-        raise DataError(f"ROC-AUC: none of {targets.shape[1]} tasks has both answers; evaluate more nodes")
-    return values
 
 
 def micro_f1(logits: Tensor, targets: Tensor) -> float:
@@ -245,9 +253,18 @@ def micro_f1(logits: Tensor, targets: Tensor) -> float:
     Args:
         logits, targets: As in ``task_auc``; unknown labels count nowhere.
     """
+    return f1_of(*decisions(logits, targets))
+
+
+def decisions(logits: Tensor, targets: Tensor) -> tuple[int, int]:
+    """Labels that are found, and decisions ``logit > 0`` that are wrong; arguments as in ``micro_f1``."""
     found = _fitting(logits, targets) > 0
-    hit = int((found & (targets == 1)).sum())
-    wrong = int((found & (targets == 0)).sum()) + int((~found & (targets == 1)).sum())
+    wrong = (found & (targets == 0)).sum() + (~found & (targets == 1)).sum()
+    return int((found & (targets == 1)).sum()), int(wrong)
+
+
+def f1_of(hit: int, wrong: int) -> float:
+    """``2 hit / (2 hit + wrong)``; 0 without a hit."""
     return 2 * hit / (2 * hit + wrong) if hit else 0.0
 
 

@@ -19,7 +19,7 @@ from graph_emb.core.progress import bar
 from graph_emb.evaluate.by_degree import JudgedNodes
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.evaluate.node_classification import labelled_nodes
-from graph_emb.evaluate.ranks import accuracy, as_embeddings, mean_and_std, task_aucs
+from graph_emb.evaluate.ranks import accuracy, as_embeddings, mean_and_std, mean_auc, task_aucs
 from graph_emb.evaluate.softmax import fit_softmax
 from graph_emb.graph.labels import Labels
 
@@ -125,8 +125,7 @@ def _score(model: nn.Module, features: Tensor, truth: Tensor) -> float:
         logits = torch.cat([model(rows) for rows in features.split(ROWS_AT_ONCE)])
     if truth.dim() == 1:
         return accuracy(logits, truth)
-    found = task_aucs(logits, truth)
-    return sum(value.realistic for value in found) / len(found)
+    return mean_auc(task_aucs(logits, truth), truth.shape[1])
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from graph_emb.evaluate.link_prediction import (
     SCORERS,
     Dot,
     HadamardLogistic,
+    dealt_scores,
     evaluate_link,
     hits,
     link_part,
@@ -34,8 +35,11 @@ from graph_emb.evaluate.link_prediction import (
 from graph_emb.evaluate.ranks import TiesWarning
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.held_out import hold_out_edges
+from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.process_group import ProcessGroup
+from tests.ranks import Ranks
 
 
 def scores(shape: tuple[int, ...], seed: int, levels: int = 0) -> torch.Tensor:
@@ -392,3 +396,45 @@ def test_cosine_of_a_zero_row_is_zero() -> None:
 
 def test_every_scorer_is_known_by_its_own_name() -> None:
     assert {name: scorer.name for name, scorer in SCORERS.items()} == {name: name for name in SCORERS}
+
+
+def ranked_pairs(group: ProcessGroup | None, per_edge: bool) -> tuple[list[float], list[int], int]:
+    """Scores of 37 edges by a network on chunks of 8 pairs, their ranks among pairs of their own or shared ones, and
+    how many pairs were scored here.
+    """
+    generator = torch.Generator().manual_seed(2)
+    rows, predictor = FrozenRows(torch.randn(20, 33, generator=generator)), LinkPredictor(33, seed=1)
+    pairs = torch.randint(0, 20, (37 + 61, 2), generator=generator)
+    negatives = {"target_node_neg": torch.randint(0, 20, (37, 5), generator=generator)}
+    split = {"test": {"edge": pairs[:37], **(negatives if per_edge else {"edge_neg": pairs[37:]})}}
+    scored = []
+
+    def score(asked: torch.Tensor) -> torch.Tensor:
+        scored.append(len(asked))
+        return score_links(predictor, rows, asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graph_emb.models.links.training.CHUNK", 8)
+        dealt, part = dealt_scores(group, score, 8), link_part(split, "test", 20)
+        found = part.ranks(dealt)
+        return dealt(part.edge).tolist(), found.optimistic.tolist(), sum(scored)
+
+
+def ranked_on_a_rank(per_edge: bool) -> tuple[list[float], list[int], int]:
+    torch.set_num_threads(1)
+    group = ProcessGroup(timeout=60)
+    try:
+        return ranked_pairs(group if group.world_size > 1 else None, per_edge)
+    finally:
+        group.close()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("per_edge", [False, True])
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_ranks_share_the_scores_of_pairs(ranks: Ranks, num_ranks: int, per_edge: bool) -> None:
+    ((scores, places, num),) = ranks.run(ranked_on_a_rank, 1, per_edge)
+    found = ranks.run(ranked_on_a_rank, num_ranks, per_edge)
+    assert [own[:2] for own in found] == [(scores, places)] * num_ranks, "bit for bit"
+    assert sum(own[2] for own in found) == num
+    assert max(own[2] for own in found) <= num / num_ranks + 2 * 8, "but for a chunk of each call"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graph_emb.evaluate.dealt_triples import rank_part_dealt
-from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
+from graph_emb.evaluate.link_prediction import dealt_scores, link_part, metric_values, pairs_of
 from graph_emb.evaluate.triple_ranks import HITS_AT, check_candidates
 from graph_emb.models.epochs import Values
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
@@ -26,6 +26,7 @@ from graph_emb.models.kge.best_rows import BestRows
 from graph_emb.models.kge.model import TripleBatch, triple_loss
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.links.training import (
+    CHUNK,
     FrozenRows,
     LinkPredictor,
     link_chunks,
@@ -258,7 +259,8 @@ class LinkTraining(ItemTraining):
         if self._rows is None:
             self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
         model, rows = cast(LinkPredictor, self._trainer.evaluated(self._network)), self._rows
-        ranks = self._parts[part].ranks(lambda pairs: score_links(model, rows, pairs))
+        score = dealt_scores(self._trainer.group, lambda pairs: score_links(model, rows, pairs), CHUNK)
+        ranks = self._parts[part].ranks(score)
         return self._trainer.agreed(metric_values(ranks, self._task.metrics))
 
 

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,16 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.evaluate.link_prediction import measure
-from graph_emb.evaluate.ranks import CLASS_METRICS, accuracy
+from graph_emb.evaluate.ranks import (
+    CLASS_METRICS,
+    TiedValue,
+    accuracy,
+    decisions,
+    f1_of,
+    mean_auc,
+    task_aucs,
+    warn_of_ties,
+)
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.transport.process_group import ProcessGroup
@@ -203,19 +212,39 @@ class OwnNodeTask(NodeTask):
         super()._check_parts(self.sizes)
 
     def measure(self, logits: Tensor, part: str) -> dict[str, float]:
-        """The metric of a part on the first rank, nothing of use on the others, from logits of own nodes (R, C)."""
+        """The metric of a part from logits of own nodes (R, C). Every rank calls it, and has the same.
+
+        Ranks count their own nodes; of ROC-AUC each has an even share of the tasks, of all nodes.
+        """
         assert self.metric is not None
-        nodes, group = self.nodes[part], self.group
-        if self.is_single:  # the numbers of hits and nodes tell it
-            hits = accuracy(logits[nodes], self.truth[nodes]) * len(nodes) if len(nodes) else 0.0
-            total = group.sum(torch.tensor([round(hits), len(nodes)], dtype=torch.int64), "nodes that were judged")
-            return {self.metric: float(total[0].double() / total[1])}
-        own = torch.cat([logits[nodes], self.truth[nodes]], dim=1)
-        coming = [theirs if group.rank == 0 else 0 for theirs in group.gather_objects(len(nodes), "judged nodes")]
-        found = group.exchange(own, [len(own), *[0] * (group.world_size - 1)], coming, "rows that are judged")
-        if group.rank > 0:
-            return {self.metric: math.nan}
-        return {self.metric: CLASS_METRICS[self.metric](*found.contiguous().split(logits.shape[1], dim=1))}
+        nodes = self.nodes[part]
+        own, truth = logits[nodes], self.truth[nodes]
+        if self.is_single:
+            hits = accuracy(own, truth) * len(nodes) if len(nodes) else 0.0
+            right, judged = self._summed(round(hits), len(nodes))
+            return {self.metric: right / judged}
+        if self.metric == "micro_f1":
+            return {self.metric: f1_of(*self._summed(*(decisions(own, truth) if len(nodes) else (0, 0))))}
+        values = self._task_aucs(own, truth)
+        for value in values:
+            warn_of_ties("auc", value)
+        return {self.metric: mean_auc(values, self.outputs)}
+
+    def _summed(self, *counts: int) -> list[int]:
+        return self.group.sum(torch.tensor(counts, dtype=torch.int64), "nodes that were judged").tolist()
+
+    def _task_aucs(self, logits: Tensor, truth: Tensor) -> list[TiedValue]:
+        """``task_aucs`` of the nodes of all ranks, from those of own nodes, (n, C) each."""
+        group, what = self.group, "rows that are judged"
+        bounds = [self.outputs * rank // group.world_size for rank in range(group.world_size + 1)]
+        pieces = [torch.cat([logits[:, a:b], truth[:, a:b]], dim=1).flatten() for a, b in pairwise(bounds)]
+        own = bounds[group.rank + 1] - bounds[group.rank]
+        coming = [2 * own * num for num in group.gather_objects(len(logits), what)]
+        came = group.exchange(torch.cat(pieces), [len(piece) for piece in pieces], coming, what)
+        sides = came.view(-1, 2, own).unbind(dim=1) if own else ()
+        found = task_aucs(*(side.contiguous() for side in sides)) if own else []
+        told = group.gather_objects([list(value) for value in found], what)
+        return [TiedValue(*value) for of_rank in told for value in of_rank]
 
 
 @dataclass(frozen=True, eq=False)

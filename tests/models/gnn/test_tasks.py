@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask
+from graph_emb.transport.process_group import ProcessGroup
+from tests.ranks import Ranks
 
 SPLIT = {"train": [0, 1], "test": [2]}
 
@@ -52,3 +54,54 @@ def test_losses_are_sums_over_nodes() -> None:
     first = F.binary_cross_entropy_with_logits(logits[0, :2], torch.tensor([1.0, 0.0]))
     second = F.binary_cross_entropy_with_logits(logits[1], torch.tensor([0.0, 1.0, 1.0]))
     torch.testing.assert_close(several.loss(logits, several.truth[:2]), first + second)
+
+
+def several_classes(kind: str, num: int = 90) -> tuple[Any, torch.Tensor, dict[str, np.ndarray]]:
+    """Labels, logits with ties, and a split; of five tasks one has no answer but 1, and some are unknown."""
+    rng = np.random.default_rng(3)
+    logits = torch.from_numpy(rng.normal(size=(num, 5)).round(1).astype(np.float32))
+    labels: Any = rng.integers(0, 5, num)
+    if kind != "accuracy":
+        labels = rng.integers(0, 2, (num, 5)).astype(np.float32)
+        labels[:, 2] = 1
+        labels[rng.random((num, 5)) < 0.1] = np.nan
+        labels[:, 0] = rng.integers(0, 2, num)  # of every node one is known
+    order = rng.permutation(num)
+    return labels, logits, {"train": order[:40], "valid": order[40:60], "test": order[60:]}
+
+
+def measured(kind: str) -> list[dict[str, float]]:
+    """The metric by nodes that lie with several ranks, the last of which has none that is judged."""
+    group = ProcessGroup(timeout=60)
+    labels, logits, split = several_classes(kind)
+    owner = np.arange(len(logits)) % max(1, group.world_size - 1)
+    owner[split["train"][:5]] = group.world_size - 1
+    own = np.flatnonzero(owner == group.rank)
+    places = np.full(len(logits), -1)
+    places[own] = np.arange(len(own))
+    parts = {part: places[nodes][places[nodes] >= 0] for part, nodes in split.items()}
+    try:
+        task = OwnNodeTask(
+            "user",
+            labels[own],
+            parts,
+            kind,
+            sizes={part: len(nodes) for part, nodes in split.items()},
+            places=torch.from_numpy(np.flatnonzero(places[split["train"]] >= 0)),
+            outputs=5,
+            group=group,
+        )
+        return [task.measure(logits[own], part) for part in ("valid", "test")]
+    finally:
+        group.close()
+
+
+@pytest.mark.dist
+@pytest.mark.filterwarnings("ignore::graph_emb.evaluate.ranks.TiesWarning")
+@pytest.mark.parametrize("kind", ["accuracy", "rocauc", "micro_f1"])
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_ranks_find_the_metric_of_all_nodes(ranks: Ranks, kind: str, num_ranks: int) -> None:
+    labels, logits, split = several_classes(kind)
+    task = NodeTask("user", labels, split, kind)
+    expected = [task.measure(logits, part) for part in ("valid", "test")]
+    assert ranks.run(measured, num_ranks, kind) == [expected] * num_ranks
