@@ -254,7 +254,7 @@ def _estimate(parser: Parser) -> None:
         metavar="N",
         dest="num_hosts",
         type=int,
-        help="of deepwalk and node2vec: seconds and bytes on N machines like this one, with a trainer each",
+        help="of deepwalk, node2vec and triples: seconds and bytes on N machines like this one, with a trainer each",
     )
     parser.add_argument("--link", metavar="RATE", help="between them: 10gbit (default), 250mbit, or 10gbit,80us")
     add_flags(parser, TRAIN_FLAGS)

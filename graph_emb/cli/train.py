@@ -95,7 +95,8 @@ def estimate(args: argparse.Namespace) -> int:
     """Train a few seconds, print what the whole would take; --json writes it."""
     with importing():
         from graph_emb.run.cost import Forecast, Link
-        from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of, estimate_on
+        from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of
+        from graph_emb.run.estimate_hosts import estimate_on
 
     if args.link is not None and args.num_hosts is None:
         raise ConfigError("--link has no effect without --hosts; give the number of machines")
@@ -243,7 +244,11 @@ def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:
 
 
 def config_of(args: argparse.Namespace, below: Mapping[str, Any] | None = None) -> RunConfig:
-    """The configuration of a command line: recipe, preset or --config < flags < key=value; all above ``below``."""
+    """The configuration of a command line: recipe, preset or --config < flags < key=value; all above ``below``.
+
+    Args:
+        below: Settings of a job; of a model that one process trains they are left out.
+    """
     layers = [] if args.preset is None else [_preset(args)]
     if args.from_run is not None:
         layers = [_continued(args)]
@@ -263,7 +268,9 @@ def config_of(args: argparse.Namespace, below: Mapping[str, Any] | None = None) 
     layers += layers_of(args, TRAIN_FLAGS)
     model = next((name for layer in reversed(layers) if (name := model_of(layer)) is not None), None)
     layers.extend(parse_override(text, model) for text in args.overrides)
-    layers = with_job([*([dict(below)] if below else []), *layers], args.hosts)
+    if below and not (model in MODELS and "parallel.mode" in MODELS[model].without):
+        layers.insert(0, dict(below))
+    layers = with_job(layers, args.hosts)
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):

@@ -1,4 +1,6 @@
-"""What a training of walks costs on several machines: work, exchange and wire, from constants measured on this one.
+"""What a training costs on several machines: work, exchange and wire, from constants measured on this one.
+
+Of walks trained by SGD in place, whose rows travel in intervals of tokens, and of triples, whose rows travel each step.
 
 Legend: N nodes, B walks, L nodes of a walk, S blocks of a walk, K negatives of a block, W machines with a trainer each.
 """
@@ -8,13 +10,20 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from tabulate import tabulate
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.skipgram.config import WalkConfig
 from graph_emb.models.skipgram.local_sgd import GROWTH, usual_walks
 from graph_emb.models.skipgram.model import num_blocks
@@ -25,7 +34,9 @@ from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 MESSAGES = 5
-"""Exchanges of an interval: numbers, ids and rows of the pull; numbers and rows of the changes."""
+"""Exchanges of an interval of walks: numbers, ids and rows of the pull; numbers and rows of the changes."""
+STEP_MESSAGES = 6
+"""Exchanges of a step of an optimizer: numbers, ids and rows of the pull; numbers, ids and gradients of the push."""
 SIZES = 6
 """Lengths of intervals whose rows are counted."""
 _GBIT = {"mbit": 1e-3, "gbit": 1.0}
@@ -65,12 +76,12 @@ class Costs:
     """Constants of a machine.
 
     Attributes:
-        token_us: Microseconds of a token where one machine trains alone: walking, drawing, training.
+        item_us: Microseconds of a token or triple where one machine trains alone: walking, drawing, training.
         byte_ns: Nanoseconds of a byte that is sent and another that comes, wire left out: laying out, sockets, adding
             up.
     """
 
-    token_us: float
+    item_us: float
     byte_ns: float
 
 
@@ -83,8 +94,9 @@ class Forecast:
         seconds: Of training.
         work, exchange, wire, start: What they are made of: training; laying out and sending by the processor; bytes on
             the wire; the start-up of messages.
-        bytes_token: Sent for each token.
+        bytes_each: Sent for each token or triple.
         bound: Which of them is largest.
+        unit: Of what is trained: "token" or "triple".
     """
 
     hosts: int
@@ -93,8 +105,9 @@ class Forecast:
     exchange: float
     wire: float
     start: float
-    bytes_token: float
+    bytes_each: float
     bound: str
+    unit: str = "token"
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file."""
@@ -105,7 +118,7 @@ class Forecast:
         rows = [
             ("machines", f"{self.hosts}"),
             ("training there", f"{self.seconds:,.1f} s ({parts})"),
-            ("bytes a token", f"{self.bytes_token:,.0f}"),
+            (f"bytes a {self.unit}", f"{self.bytes_each:,.0f}"),
             ("bound by", self.bound),
         ]
         return tabulate(rows, tablefmt="plain", disable_numparse=True)
@@ -115,34 +128,39 @@ def forecast(
     costs: Costs,
     link: Link,
     hosts: int,
-    tokens: float,
-    bytes_token: float,
-    tokens_interval: float,
+    items: float,
+    bytes_each: float,
+    interval: float,
     *,
     overlap: bool = False,
     cores: int | None = None,
+    unit: str = "token",
+    messages: int = MESSAGES,
 ) -> Forecast:
     """Seconds of a training on ``hosts`` machines with one trainer each.
 
-    work = t/W, exchange = b t/W, wire = 8 b t/(W g), start = l m t/(W i), with t tokens, b bytes a token, g bits a
-    second, l the latency, m messages of an interval to each other machine, i tokens of a machine in an interval.
+    work = t/W, exchange = b t/W, wire = 8 b t/(W g), start = l m t/(W i), with t tokens or triples, b bytes of each, g
+    bits a second, l the latency, m messages of an interval, or step, to each other machine, i of a machine in it.
     Overlapped, wire and start hide behind the rest, or it behind them.
 
     Args:
-        tokens: Of all machines.
-        bytes_token: Bytes that a machine sends for a token of its own.
-        tokens_interval: Tokens of a machine between two exchanges.
+        items: Tokens or triples of all machines.
+        bytes_each: Bytes that a machine sends for one of its own.
+        interval: Of a machine between two exchanges.
         overlap: As ``parallel.overlap``.
         cores: Where all trainers share so many cores of this machine; None: each has its own machine.
+        unit: As of ``Forecast``.
+        messages: m.
     """
-    share, crowd = tokens / hosts, max(1.0, hosts / cores) if cores else 1.0
-    work = share * costs.token_us * 1e-6 * crowd
-    sent = share * bytes_token if hosts > 1 else 0.0
+    share, crowd = items / hosts, max(1.0, hosts / cores) if cores else 1.0
+    work = share * costs.item_us * 1e-6 * crowd
+    sent = share * bytes_each if hosts > 1 else 0.0
     exchange, wire = sent * costs.byte_ns * 1e-9 * crowd, sent * 8 / (link.gbit * 1e9)
-    start = share / tokens_interval * MESSAGES * (hosts - 1) * link.latency_us * 1e-6
+    start = share / interval * messages * (hosts - 1) * link.latency_us * 1e-6
     seconds = max(work + exchange, wire + start) if overlap else work + exchange + wire + start
     parts = {"work": work, "exchange": exchange, "wire": wire, "start": start}
-    return Forecast(hosts, seconds, **parts, bytes_token=sent / share, bound=max(parts, key=lambda name: parts[name]))
+    bound = max(parts, key=lambda name: parts[name])
+    return Forecast(hosts, seconds, **parts, bytes_each=sent / share, bound=bound, unit=unit)
 
 
 def bytes_of_row(dim: int, width: int = 4) -> int:
@@ -226,6 +244,35 @@ def bytes_of_counts(
         rows = rows + elsewhere * -np.expm1(-nodes / elsewhere)
     tokens = float(own.sum()) * config.walk_length
     return rows.sum() / tokens * bytes_of_row(config.dim, width), tokens / len(sizes), float(rows.max())
+
+
+def bytes_of_triple(graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: int = 0, width: int = 4) -> float:
+    """Bytes that a machine sends for the rows of each of its triples, by drawing some steps.
+
+    The chunks of ``SIZES`` steps are dealt out as to trainers, and the distinct rows of entities and relations counted
+    that other machines hold: an id and a row of the pull, an id and a gradient of the push.
+
+    Args:
+        graph: With its training triples.
+        config: Draws negatives; each table lies in even ranges.
+        hosts: W.
+        width: As of ``bytes_of_row``.
+    """
+    drawn = Batches(graph, config.replace(filter_negatives=False), seed, 0, 1, lockstep=True)
+    tables = [
+        (RangeBook.even(num, hosts), 8 + bytes_of_row(dim, width))
+        for num, dim in ((graph.num_entities, config.dim), (graph.num_relations, scorer_of(config).relation_dim))
+    ]
+    sent = trained = 0
+    for _, batch in islice(drawn.epoch(0), SIZES):
+        trained += np.count_nonzero(batch.weights)
+        for host, own in enumerate(np.array_split(np.arange(len(batch.triples)), hosts)):
+            chunks = batch.triples[own]
+            entities = np.concatenate([chunks[..., [0, 2]].ravel(), batch.negatives[own].ravel()])
+            for (book, size), ids in zip(tables, (entities, chunks[..., 1].ravel()), strict=True):
+                owner = book.owner(torch.from_numpy(np.unique(ids)))
+                sent += int((owner != host).sum()) * size
+    return sent / trained
 
 
 def _intervals(total: int, epochs: int, size: int, hosts: int, walk_length: int, growth: float) -> np.ndarray:

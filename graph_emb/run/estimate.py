@@ -18,13 +18,9 @@ from typing import Any
 
 from graph_emb.config import RunConfig, config_from, config_text, place_key
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
-from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
 from graph_emb.run.continuing import CONTEXT, LENGTHS
-from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_token, forecast
-from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
+from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.machine import STATE_SHARE
-from graph_emb.run.parallel import WALKS, assigned
 from graph_emb.run.run_folder import LOG, read_metrics
 from graph_emb.transport.process_group import SHARED_VARIABLE
 
@@ -33,10 +29,6 @@ PROBE_S = 8.0
 PATIENCE, LEAST_S = 12, 60.0
 """Times that many seconds, and these at least, a probe may train before it is stopped, whatever it has logged."""
 LOOK_S = 0.2
-PACE = ("walks", "tokens", "exchange_seconds", "bytes_sent")
-"""Counts of a line of walks from which the costs of a machine follow."""
-UNCOUNTED = ("remote_negatives", "negative_pool")
-"""Fields of ``parallel`` that change which rows a machine asks for, other than by its walks."""
 COMPILED_S = 0.1
 """Of compiling kernels, at most, in a probe that counts."""
 
@@ -117,71 +109,7 @@ def estimate(
     return estimate_of(config_from(*layers), seconds)
 
 
-def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROBE_S) -> Forecast:
-    """Seconds and traffic of a training of walks on several machines like this one, one trainer each.
-
-    One trainer alone and two trainers that exchange through sockets are measured here for some seconds each; the
-    partition of the graph into ``hosts`` parts tells the bytes.
-
-    Args:
-        config: Of one process, or of as many collective trainers as there are machines, with the settings of their
-            exchange; its model trains walks by SGD in place.
-        hosts: Machines, 2 at least.
-        link: Between them.
-        seconds: Of each probe.
-    Raises:
-        ConfigError: another model, rule, mode or number of trainers, negatives that are not drawn from all nodes, a
-            partition of another number of parts, one machine, or fewer nodes than machines.
-    """
-    model = config.model
-    if not (isinstance(model, WalkConfig) and isinstance(model, EdgePolicy) and model.in_place):
-        raise ConfigError(
-            f"hosts = {hosts}: machines are estimated for deepwalk and node2vec by sgd in place, not for {model.name} "
-            f"with train.rule={model.rule}; leave --hosts out"
-        )
-    if hosts < 2:
-        raise ConfigError(f"hosts = {hosts}: give 2 machines at least, or leave --hosts out")
-    section, trainers = config.parallel, {"mode": "collective", "trainers": 2, "servers": 0}
-    if section.mode != "local" and (section.mode, section.trainers) != ("collective", hosts):
-        raise ConfigError(
-            f"hosts = {hosts}: one collective trainer on each machine is estimated, not parallel.mode={section.mode} "
-            f"with parallel.trainers={section.trainers}; leave them out"
-        )
-    for name, value in (("negatives", model.negative_scope), *((n, getattr(model, n)) for n in UNCOUNTED)):
-        if value not in ("global", None, 0):
-            raise ConfigError(f"hosts = {hosts}: the rows of parallel.{name}={value} are not counted; leave it out")
-    quiet = _quiet({"log_interval": min(config.train.log_interval, seconds / 8)})
-    held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
-    exchange = {**held.pop("parallel"), "oversubscribe": True}
-    threads = config.train.threads or os.cpu_count() or 1
-    alone = config_from(held, quiet, {"train": {"threads": threads}})
-    of_two = {"parallel": {**exchange, **trainers, "partition": None, "method": "auto"}}
-    pair = config_from(held, quiet, of_two, {"train": {"threads": max(1, threads // 2)}})
-    graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
-    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
-    cut = assigned(whole, config_from(held, {"parallel": {**exchange, **trainers, "trainers": hosts}}), limits=WALKS)
-    if cut.num_parts != hosts:
-        raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
-    with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
-        paces = []
-        for name, probed in (("alone", alone), ("pair", pair)):
-            place = Path(folder, name)
-            place.mkdir()
-            (lines,), _, _ = _probed(place, probed, seconds, sockets=True)
-            first, last = (lines[0], lines[-1]) if len(lines) > 1 else ({}, lines[0])
-            paces.append({key: last[key] - first.get(key, 0) for key in (*PACE, "elapsed")})
-    single, two = paces
-    costs = Costs(
-        token_us=1e6 * single["elapsed"] / single["tokens"],
-        byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
-    )
-    width = 4 if section.wire_dtype is None else 2
-    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed, width)
-    tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
-    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)
-
-
-def _quiet(train: dict[str, Any]) -> dict[str, Any]:
+def quiet_settings(train: dict[str, Any]) -> dict[str, Any]:
     """What a probe sets: it keeps nothing, and nobody follows it."""
     return {
         "train": train,
@@ -200,21 +128,21 @@ def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
     if not 0 < seconds <= 3_600:
         raise ConfigError(f"seconds={seconds} of a probe; give at most 3600, above 0")
     often = min(config.train.log_interval, seconds / 8)
-    quiet = _quiet({} if "train.log_interval" in config.model.without else {"log_interval": often})
+    quiet = quiet_settings({} if "train.log_interval" in config.model.without else {"log_interval": often})
     held = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
     probed = config_from(held.sections(), quiet)
     with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
-        stages, metrics, rows = _probed(Path(folder), probed, seconds)
+        stages, metrics, rows = probed_run(Path(folder), probed, seconds)
         orders = orders_of(config.model)
         for order in orders[len(stages) :]:  # LINE was stopped before it came to them
             alone = {"model": {"order": order, "dim": getattr(config.model, "dim", 0) // len(orders)}}
             Path(folder, order).mkdir()
-            more, _, own = _probed(Path(folder, order), config_from(probed.sections(), alone), seconds)
+            more, _, own = probed_run(Path(folder, order), config_from(probed.sections(), alone), seconds)
             stages, rows = [*stages, *more], rows + own
     return _estimated(config, metrics, stages, rows)
 
 
-def _probed(
+def probed_run(
     place: Path, config: RunConfig, seconds: float, sockets: bool = False
 ) -> tuple[list[list[Line]], dict[str, Any], int]:
     """The stages and metrics of a run that was stopped after some seconds, and the bytes of its rows.

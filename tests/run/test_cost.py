@@ -13,15 +13,28 @@ from graph_emb.cli.main import main
 from graph_emb.config import RunConfig, config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.views import knowledge_graph
+from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import PlainWalkConfig
-from graph_emb.run.cost import Costs, Forecast, Link, bytes_of_counts, bytes_of_row, bytes_of_token, forecast
-from graph_emb.run.estimate import estimate_on
+from graph_emb.run.cost import (
+    Costs,
+    Forecast,
+    Link,
+    bytes_of_counts,
+    bytes_of_row,
+    bytes_of_token,
+    bytes_of_triple,
+    forecast,
+)
+from graph_emb.run.estimate_hosts import estimate_on
 
-COSTS, LINK = Costs(token_us=2.0, byte_ns=3.0), Link(8.0, latency_us=100.0)
+COSTS, LINK = Costs(item_us=2.0, byte_ns=3.0), Link(8.0, latency_us=100.0)
 
 
 def test_seconds_are_work_exchange_wire_and_start() -> None:
-    found = forecast(COSTS, LINK, 4, tokens=4e6, bytes_token=1000.0, tokens_interval=1e4)
+    found = forecast(COSTS, LINK, 4, items=4e6, bytes_each=1000.0, interval=1e4)
     assert found.work == pytest.approx(2.0)  # a million tokens of 2 us
     assert found.exchange == pytest.approx(3.0)  # 10^9 bytes of 3 ns
     assert found.wire == pytest.approx(1.0)  # at 10^9 bytes a second
@@ -95,9 +108,22 @@ def test_other_links_are_refused(words: str) -> None:
 @pytest.mark.parametrize(
     ("model", "hosts", "message"),
     [
-        ({"name": "transe"}, 4, "deepwalk and node2vec by sgd in place, not for transe"),
-        ({"name": "deepwalk", "rule": "adam"}, 4, "train.rule=adam"),
+        ({"name": "deepwalk", "rule": "adam"}, 4, "not for deepwalk with train.rule=adam; leave --hosts out, or train"),
+        (
+            {"name": "deepwalk", "table": "position", "rule": "adagrad"},
+            4,
+            "model.table=position, rows that nodes share",
+        ),
+        ({"name": "complex", "table": "position"}, 4, "not for complex with model.table=position, rows that nodes"),
+        ({"name": "complex", "training": "1vsall", "loss": "softmax"}, 4, "with model.training=1vsall, all rows in"),
+        ({"name": "sage"}, 4, "by drawn negatives, not for sage; leave --hosts out, or train an epoch there"),
+        ({"name": "rgcn"}, 4, "not for rgcn;"),
+        ({"name": "line"}, 4, "not for line;"),
+        ({"name": "metapath2vec"}, 4, "not for metapath2vec;"),
+        ({"name": "mf"}, 4, "one process trains mf, so that more machines change nothing; leave --hosts out"),
+        ({"name": "netmf"}, 4, "one process trains netmf"),
         ({"name": "deepwalk"}, 1, "give 2 machines at least"),
+        ({"name": "complex"}, 1, "give 2 machines at least"),
     ],
 )
 def test_what_is_not_estimated_on_machines_is_refused(model: dict[str, str], hosts: int, message: str) -> None:
@@ -123,10 +149,36 @@ def test_jobs_that_are_not_estimated_on_machines_are_refused(parallel: dict[str,
         estimate_on(config, 4, LINK)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parallel": {"negatives": "local"}}, "the rows of parallel.negatives=local are not counted"),
+        ({"parallel": {"triples": "local"}}, "the rows of parallel.triples=local"),
+        ({"parallel": {"method": "random"}}, "the rows of parallel.method=random"),
+        ({"train": {"buckets": 8}}, "the rows of train.buckets=8"),
+        ({"train": {"memory": "1GB"}}, "the rows of train.memory=1GB"),
+        ({"multilevel": True}, "the rows of model.multilevel=True"),
+    ],
+)
+def test_triples_whose_rows_are_not_counted_are_refused(settings: dict[str, Any], message: str) -> None:
+    job = {"mode": "collective", "trainers": 4, "oversubscribe": True}
+    model = {"name": "complex", **{name: settings.pop(name) for name in [*settings] if name == "multilevel"}}
+    config = config_from({"model": model, "dataset": "umls", "parallel": job}, settings)
+    with pytest.raises(ConfigError, match=message):
+        estimate_on(config, 4, LINK)
+
+
+@pytest.mark.parametrize("name", ["mf", "netmf"])
+def test_a_model_of_one_process_is_told_so_by_the_command(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It spoke of parallel.mode, which nobody had given."""
+    assert main(["estimate", name, "--dataset", "digits", "--hosts", "3"]) == 2
+    assert f"hosts = 3: one process trains {name}" in capfd.readouterr().err
+
+
 def test_a_partition_of_other_machines_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graph_emb.run.estimate._probed", None)  # a call fails
+    monkeypatch.setattr("graph_emb.run.estimate_hosts.probed_run", None)  # a call fails
     parts = partition.build("digits", 3, out=tmp_path / "parts", report=False)
     parallel = {"mode": "collective", "trainers": 2, "partition": str(parts.path)}
     config = config_from({"model": "deepwalk", "dataset": "digits", "parallel": parallel})
@@ -149,7 +201,7 @@ def test_the_command_takes_the_settings_of_the_exchange(monkeypatch: pytest.Monk
         asked.append(config)
         return forecast(Costs(1.0, 1.0), link, hosts, 1e6, 100.0, 1e4, overlap=config.model.overlap)
 
-    monkeypatch.setattr("graph_emb.run.estimate.estimate_on", measured)
+    monkeypatch.setattr("graph_emb.run.estimate_hosts.estimate_on", measured)
     line = "estimate deepwalk --dataset digits --hosts 3 parallel.overlap=true parallel.wire_dtype=bfloat16"
     assert main(line.split()) == 0
     (config,) = asked
@@ -165,8 +217,45 @@ def test_two_machines_are_estimated_from_two_probes() -> None:
     found = estimate_on(config, 3, LINK, seconds=0.2)
     assert found.hosts == 3
     assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)
-    assert min(found.work, found.exchange, found.wire, found.bytes_token) > 0
+    assert min(found.work, found.exchange, found.wire, found.bytes_each) > 0
     assert "bytes a token" in str(found)
+
+
+def star(num: int, relations: int) -> KnowledgeGraph:
+    """Triples from entity 0 to each other one, by relations in turn."""
+    tails = np.arange(1, num)
+    return KnowledgeGraph("star", num, relations, {"train": np.stack([0 * tails, tails % relations, tails], axis=1)})
+
+
+def test_bytes_of_triples_are_those_of_the_rows_elsewhere() -> None:
+    """A step of all triples, dealt out by chunks: by hand where each machine asks for all rows."""
+    config = KGEConfig(model="complex", dim=6, batch_size=1024, chunk_size=8, num_negatives=64)
+    triples = bytes_of_triple(star(64, 2), config, 2)  # 64 negatives of 64 entities in each of 8 chunks
+    row = 16 + 2 * 4 * 6  # an id and a row of the pull, an id and a gradient of the push
+    assert triples == pytest.approx(2 * (32 + 1) * row / 63, rel=0.02)  # half of the entities and of two relations
+    assert bytes_of_triple(star(64, 2), config, 2, width=2) == pytest.approx(triples * (16 + 24) / row)
+    few = bytes_of_triple(star(4000, 2), config.replace(num_negatives=1), 4)
+    entity = (3 / 4) * (1 + 1 / 8) * row  # its tail, and one negative of a chunk
+    assert few == pytest.approx(entity + 4 * 2 * (3 / 4) * row / 1024, rel=0.05)  # heads and relations are few
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
+def test_triples_on_machines_are_estimated_from_two_probes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.unique(rng.integers(0, [200, 3, 200], (4000, 3)), axis=0)
+    (tmp_path / "train.txt").write_text("".join(f"e{h}\tr{r}\te{t}\n" for h, r, t in rows.tolist()))
+    model = {"name": "complex", "dim": 16, "num_negatives": 8, "chunk_size": 32}
+    train = {"threads": 1, "batch_size": 256, "epochs": 20}
+    config = config_from({"model": model, "dataset": str(tmp_path), "train": train})
+    found = estimate_on(config, 3, LINK, seconds=0.2)
+    assert (found.hosts, found.unit) == (3, "triple")
+    assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)
+    assert found.start == pytest.approx(20 * len(rows) / 256 * 6 * 2 * 100e-6)  # six messages of a step to two others
+    graph = knowledge_graph(load_dataset(str(tmp_path)))
+    counted = bytes_of_triple(graph, config.model, 3)  # type: ignore[arg-type]
+    assert counted < found.bytes_each < 2 * counted, "rows, and triples and marks beside them"
+    assert "bytes a triple" in str(found)
 
 
 @pytest.mark.parametrize("walks", [20, 200])

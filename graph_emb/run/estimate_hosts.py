@@ -1,0 +1,176 @@
+"""Time and traffic of a training on several machines, from probes of one trainer and of two on this one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from graph_emb.config import RunConfig, config_from
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.views import knowledge_graph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
+from graph_emb.run.cost import STEP_MESSAGES, Costs, Forecast, Link, bytes_of_token, bytes_of_triple, forecast
+from graph_emb.run.estimate import PROBE_S, Line, probed_run, quiet_settings
+from graph_emb.run.inputs import absolute_paths, edge_policy, read_dataset, read_plain_dataset, with_held_out_triples
+from graph_emb.run.parallel import WALKS, assigned
+
+PACE = ("walks", "tokens", "elapsed", "exchange_seconds", "bytes_sent")
+"""Counts of a line of walks from which the costs of a machine follow; one trainer alone exchanges nothing."""
+UNCOUNTED = {"remote_negatives": None, "negative_pool": 0}
+"""Fields of ``parallel`` that change which rows a machine asks for, other than by its walks, and what leaves them."""
+JOB: dict[str, Any] = {"mode": "collective", "servers": 0, "oversubscribe": True}
+
+
+def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROBE_S) -> Forecast:
+    """Seconds and traffic of a training of walks or triples on several machines like this one, one trainer each.
+
+    One trainer alone and two trainers that exchange through sockets are measured here for some seconds each; which rows
+    of other machines are needed is counted, of walks by the partition of the graph into ``hosts`` parts.
+
+    Args:
+        config: Of one process, or of as many collective trainers as there are machines, with the settings of their
+            exchange; its model trains walks by SGD in place, or triples against drawn negatives.
+        hosts: Machines, 2 at least.
+        link: Between them.
+        seconds: Of each probe.
+    Raises:
+        ConfigError: another model, rule, mode or number of trainers; rows that are not counted: of negatives that are
+            not drawn from all nodes, of buckets, of shared rows; a partition of another number of parts, one machine,
+            or fewer nodes than machines.
+    """
+    check_estimated(config, hosts)
+    if hosts < 2:
+        raise ConfigError(f"hosts = {hosts}: give 2 machines at least, or leave --hosts out")
+    section = config.parallel
+    if section.mode != "local" and (section.mode, section.trainers) != ("collective", hosts):
+        raise ConfigError(
+            f"hosts = {hosts}: one collective trainer on each machine is estimated, not parallel.mode={section.mode} "
+            f"with parallel.trainers={section.trainers}; leave them out"
+        )
+    _check_counted(config, hosts)
+    return (_triples_on if isinstance(config.model, KGEConfig) else _walks_on)(config, hosts, link, seconds)
+
+
+def check_estimated(config: RunConfig, hosts: int) -> None:
+    """Raise a ConfigError where the model's training on machines is not estimated, with what to do instead."""
+    model = config.model
+    if "parallel.mode" in model.without:
+        raise ConfigError(
+            f"hosts = {hosts}: one process trains {model.name}, so that more machines change nothing; leave --hosts out"
+        )
+    walks, triples = isinstance(model, WalkConfig) and isinstance(model, EdgePolicy), isinstance(model, KGEConfig)
+    if (walks and model.in_place) or (triples and not model.composed and not model.against_all):
+        return
+    why = f"{model.name} with train.rule={model.rule}" if walks else model.name
+    if (walks or triples) and model.composed:
+        why = f"{model.name} with model.table={model.table}, rows that nodes share"
+    elif triples:
+        why = f"{model.name} with model.training={model.training}, all rows in each step"
+    raise ConfigError(
+        f"hosts = {hosts}: machines are estimated for deepwalk and node2vec by sgd in place, and for models of triples "
+        f"by drawn negatives, not for {why}; leave --hosts out, or train an epoch there (graph-emb train --hosts FILE)"
+    )
+
+
+def _check_counted(config: RunConfig, hosts: int) -> None:
+    """Raise a ConfigError where machines need other rows than are counted."""
+    model, section = config.model, config.parallel
+    given = {"parallel.negatives": (model.negative_scope, "global")}
+    if isinstance(model, KGEConfig):
+        given |= {
+            "parallel.triples": (model.triple_scope, "global"),
+            "parallel.partition": (section.partition, None),
+            "parallel.method": (section.method, "auto"),
+            "train.buckets": (model.buckets, 0),
+            "train.memory": (config.train.memory, None),
+            "model.multilevel": (model.multilevel, False),
+        }
+    else:
+        given |= {f"parallel.{name}": (getattr(model, name), UNCOUNTED[name]) for name in UNCOUNTED}
+    for path, (value, usual) in given.items():
+        if value != usual and value is not None:
+            raise ConfigError(f"hosts = {hosts}: the rows of {path}={value} are not counted; leave it out")
+
+
+def _probes(config: RunConfig, train: dict[str, Any], seconds: float) -> list[list[Line]]:
+    """The lines of one trainer alone, and of two that exchange through sockets and have half of the threads each."""
+    held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
+    exchange = {**held.pop("parallel"), **JOB, "trainers": 2, "partition": None, "method": "auto"}
+    threads = config.train.threads or os.cpu_count() or 1
+    alone = config_from(held, quiet_settings({**train, "threads": threads}))
+    pair = config_from(held, quiet_settings({**train, "threads": max(1, threads // 2)}), {"parallel": exchange})
+    found = []
+    with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
+        for name, probed in (("alone", alone), ("pair", pair)):
+            place = Path(folder, name)
+            place.mkdir()
+            (lines,), _, _ = probed_run(place, probed, seconds, sockets=True)
+            found.append(lines)
+    return found
+
+
+def _gained(lines: list[Line], keys: tuple[str, ...]) -> dict[str, float]:
+    """How much counts grew from the first line to the last, or of one line what it has."""
+    first, last = (lines[0] if len(lines) > 1 else {}), lines[-1]
+    return {key: last[key] - first.get(key, 0) for key in keys}
+
+
+def _width(config: RunConfig) -> int:
+    """Bytes of a number as it travels."""
+    return 4 if config.parallel.wire_dtype is None else 2
+
+
+def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
+    """``estimate_on`` of walks."""
+    model = config.model
+    graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
+    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
+    sections = config.sections()
+    job = config_from(sections, {"parallel": {**sections["parallel"], **JOB, "trainers": hosts}})
+    cut = assigned(whole, job, limits=WALKS)
+    if cut.num_parts != hosts:
+        raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
+    often = {"log_interval": min(config.train.log_interval, seconds / 8)}
+    single, two = (_gained(lines, PACE) for lines in _probes(config, often, seconds))
+    costs = Costs(
+        item_us=1e6 * single["elapsed"] / single["tokens"],
+        byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
+    )
+    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed, _width(config))
+    tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
+    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)
+
+
+def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
+    """``estimate_on`` of triples.
+
+    The processor's part of an exchange is what the two trainers took beyond one alone, which has the cores of both.
+    Triples and marks of true negatives, which travel beside rows, are what they sent beyond the rows that are counted;
+    on W machines (1 - 1/W) / (1 - 1/2) times as much.
+    """
+    model: Any = config.model
+    graph, _ = with_held_out_triples(
+        knowledge_graph(read_dataset(config.dataset, file_format="triples")), config.dataset
+    )
+    counted, of_two = (bytes_of_triple(graph, model, num, config.seed, _width(config)) for num in (hosts, 2))
+    lines, of_pair = _probes(config, {}, seconds)
+    single = _gained(lines, ("triples", "seconds"))
+    two = _gained([{**line, **line["job"]} for line in of_pair], ("triples", "seconds", "bytes_out"))
+    triple_us, pair_us = (1e6 * one["seconds"] / one["triples"] for one in (single, two))
+    sent = two["bytes_out"] / two["triples"]
+    beside = max(0.0, sent - of_two) * 2 * (1 - 1 / hosts)
+    costs = Costs(item_us=triple_us, byte_ns=max(0.0, pair_us - triple_us) * 1e3 / (sent / 2))
+    return forecast(
+        costs,
+        link,
+        hosts,
+        model.epochs * graph.num_triples,
+        counted + beside,
+        model.batch_size / hosts,
+        unit="triple",
+        messages=STEP_MESSAGES,
+    )
