@@ -57,7 +57,7 @@ def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROB
 
 def check_estimated(config: RunConfig, hosts: int) -> None:
     """Raise a ConfigError where the model's training on machines is not estimated, with what to do instead."""
-    model = config.model
+    model: Any = config.model
     if "parallel.mode" in model.without:
         raise ConfigError(
             f"hosts = {hosts}: one process trains {model.name}, so that more machines change nothing; leave --hosts out"
@@ -78,8 +78,9 @@ def check_estimated(config: RunConfig, hosts: int) -> None:
 
 def _check_counted(config: RunConfig, hosts: int) -> None:
     """Raise a ConfigError where machines need other rows than are counted."""
-    model, section = config.model, config.parallel
-    given = {"parallel.negatives": (model.negative_scope, "global")}
+    model: Any = config.model
+    section = config.parallel
+    given: dict[str, tuple[Any, Any]] = {"parallel.negatives": (model.negative_scope, "global")}
     if isinstance(model, KGEConfig):
         given |= {
             "parallel.triples": (model.triple_scope, "global"),
@@ -92,8 +93,9 @@ def _check_counted(config: RunConfig, hosts: int) -> None:
     else:
         given |= {f"parallel.{name}": (getattr(model, name), UNCOUNTED[name]) for name in UNCOUNTED}
     for path, (value, usual) in given.items():
-        if value != usual and value is not None:
-            raise ConfigError(f"hosts = {hosts}: the rows of {path}={value} are not counted; leave it out")
+        if value != usual:
+            said = f"{path}={'auto' if value is None else value}"
+            raise ConfigError(f"hosts = {hosts}: the rows of {said} are not counted; leave it out")
 
 
 def _probes(config: RunConfig, train: dict[str, Any], seconds: float) -> list[list[Line]]:
@@ -126,7 +128,7 @@ def _width(config: RunConfig) -> int:
 
 def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
     """``estimate_on`` of walks."""
-    model = config.model
+    model: Any = config.model
     graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
     whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
     sections = config.sections()

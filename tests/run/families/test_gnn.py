@@ -12,13 +12,25 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import MODELS, config_from
 from graph_emb.core.errors import ConfigError
+from graph_emb.evaluate.dealt_triples import _Counting
+from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.formats.embedding_files import load_embeddings
+from graph_emb.graph.views import message_graph
 from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.tasks import TripleTask
+from graph_emb.models.gnn.train import train_rgcn
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.run.families import gnn as family
 from graph_emb.run.families.gnn import GNNFamily
+from graph_emb.run.family import TrainingJob
+from graph_emb.run.parallel import Trainers
 from graph_emb.run.run_folder import RunFolder
+from graph_emb.transport.process_group import ProcessGroup
+from tests.models.gnn.planted import planted_triples
+from tests.models.skipgram.test_kvstore import as_a_rank
 from tests.ogb_layout import write_ddi, write_mag
 from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
 
@@ -182,6 +194,76 @@ def test_two_ranks_make_one_run(entities: Path, ranks: Ranks) -> None:
     assert first[0].shape == (26, 16)
     assert first[1]["graph_network"]["summary"]["accuracy"]["test"]["mean"] == 1.0
     assert second == (None, None)
+
+
+def ranked_at_the_end(transport: Any, group: ProcessGroup) -> Any:
+    """The ranks of a run's end by all trainers, of which the first ranks nothing alone, and by this process alone."""
+    sizes = {"dim": 8, "hidden_dim": 8, "decoder": "complex", "num_blocks": 1}
+    config = config_from({"model": {"name": "rgcn", **sizes}, "dataset": "planted", "train": {"epochs": 4}})
+    model, graph = config.model, planted_triples()
+    assert isinstance(model, RGCNConfig)
+    result, made = train_rgcn(message_graph(graph), TripleTask(graph), model, group=group), GNNFamily(config)
+    counted: list[int] = []
+    run = _Counting.run
+
+    def count(self: Any) -> Any:
+        counted.append(len(self._places))
+        return run(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("graph_emb.run.families.triple_findings.rank_part")
+        patch.setattr("graph_emb.evaluate.triple_ranks.QUERY_BLOCK", 4)
+        patch.setattr(_Counting, "run", count)
+        made._rank(TripleTask(graph), result, TrainingJob(Trainers(group, transport)))
+        assert made._ranked is not None
+        found = [(finding.name, finding.scores.as_dict()) for finding in made._ranked.findings()]
+        if result.ranked is None:
+            return found, [], counted
+        scorer = scorer_of(model.decoder_settings)
+        alone = {part: rank_part(scorer, *result.ranked, graph, part) for part in ("valid", "test")}
+    return found, [(f"triples_{part}", ranks.as_dict()) for part, ranks in alone.items()], counted
+
+
+def ranked_in_ranks() -> Any:
+    transport: Any = ge.init(mode="collective")
+    try:
+        return ranked_at_the_end(transport, transport.group)
+    finally:
+        ge.shutdown()
+
+
+def ranked_beside_servers(transport: Any, port: int) -> Any:
+    group = as_a_rank(transport, port)
+    try:
+        return ranked_at_the_end(transport, group)
+    finally:
+        group.close()
+
+
+def check_shared(of_ranks: list[Any]) -> None:
+    (found, alone, _), *others = of_ranks
+    assert found == alone
+    assert len(found) == 2
+    assert [other[:2] for other in others] == [([], [])] * len(others)
+    for blocks in zip(*(counted for _, _, counted in of_ranks), strict=True):
+        assert max(blocks) - min(blocks) <= 1, "each counts as many blocks as the others"
+        assert min(blocks) > 0
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_all_ranks_rank_triples_at_the_end(ranks: Ranks, num_ranks: int) -> None:
+    check_shared(ranks.run(ranked_in_ranks, num_ranks))
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("idle_servers")
+@pytest.mark.parametrize("num_trainers", [2, 3])
+def test_trainers_beside_servers_rank_triples_at_the_end(num_trainers: int) -> None:
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    check_shared(Cluster(trainers=num_trainers).run(ranked_beside_servers, store.port))
 
 
 def train_in_blocks(folder: str, **parallel: Any) -> Any:
