@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.models.announcing import Step, announced
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.inputs import CHUNK_ROWS, InputRows
 from graph_emb.models.gnn.part_rows import EvenRows, PartRows
@@ -30,7 +31,6 @@ from graph_emb.transport import runtime
 from graph_emb.transport.pace import JobPace, PaceMeter
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
-Step = TypeVar("Step")
 STEPS_AHEAD = 1
 """Steps before its own in which a table in a file hears of the rows of a step."""
 
@@ -151,19 +151,17 @@ class Trainer:
             nodes: What ``compute`` will be asked for in a step, which is sampled when it is announced.
         """
         alone = runtime.current().mode == "local" and self.blocks is None
-        if self._sampling is None or not (alone and self.inputs.in_files):
-            yield from steps
-            return
-        ahead: deque[Step] = deque()
-        for step in steps:
+        sampling = self._sampling
+        if sampling is None or not (alone and self.inputs.in_files):
+            return steps
+
+        def announce(step: Step) -> None:
             asked = nodes(step)
-            batch = self._sampled(self._sampling, asked)
+            batch = self._sampled(sampling, asked)
             self.inputs.prefetch(batch.inputs)
             self._coming.append((asked, batch))
-            ahead.append(step)
-            if len(ahead) > STEPS_AHEAD:
-                yield ahead.popleft()
-        yield from ahead
+
+        return announced(steps, announce, STEPS_AHEAD)
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from graph_emb.evaluate.dealt_triples import rank_part_dealt
 from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.gathered_rows import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.announcing import announced
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.best_rows import BestRows
 from graph_emb.models.kge.bucket_ranks import HeldParts, RoundBatches, check_exact, train_places
@@ -397,16 +397,10 @@ class _KGETraining:
 
     def _announced(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Batches, whose entities a table in a file hears of ``BATCHES_AHEAD`` batches before."""
-        if not self.model.entities_in_file or self.transport.world_size > 1 or self.model.config.buckets:
-            yield from batches
-            return
-        ahead: deque[tuple[int, Any]] = deque()
-        for one in batches:
-            self.model.entity.prefetch(self.model.entities_of(one[1]))
-            ahead.append(one)
-            if len(ahead) > BATCHES_AHEAD:
-                yield ahead.popleft()
-        yield from ahead
+        model = self.model
+        if not model.entities_in_file or self.transport.world_size > 1 or model.config.buckets:
+            return batches
+        return announced(batches, lambda one: model.entity.prefetch(model.entities_of(one[1])), BATCHES_AHEAD)
 
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
