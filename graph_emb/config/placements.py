@@ -184,10 +184,11 @@ def _check_memory(train: PlacementSettings, model: Any, mode: str, context: str)
     """Raise a ValueError where all rows have to be in memory, or several processes would train them."""
     said = f"train.memory = {train.memory!r}"
     if not isinstance(model, SkipGramTraining):
-        if model.family not in ("kge", "gnn"):
+        if model.family == "spectral":
             raise ValueError(
-                f"{said} is for models of triples, walks and edges and for graph networks; {model.name} needs its rows "
-                "in memory; leave it out"
+                f"{said}: {model.name} factorises a matrix of the whole graph in memory, and has no table of which a "
+                "part could lie in files; leave it out and lower model.dim, or train a model that learns rows, such as "
+                "deepwalk"
             )
         return
     if mode != "local":

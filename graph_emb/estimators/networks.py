@@ -22,7 +22,7 @@ from graph_emb.graph.readers.source import is_networkx
 from graph_emb.models.gnn.kept import RebuiltNetwork
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
 from graph_emb.run.families.gnn import GNNFamily
-from graph_emb.run.families.plain import kept_scores
+from graph_emb.run.families.links import kept_scores
 
 SHARE = 0.1
 """Of the labelled nodes, drawn for validation and as many for testing where the graph brings no split."""

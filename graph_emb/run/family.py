@@ -155,7 +155,7 @@ FAMILIES = {
     "gnn": "graph_emb.run.families.gnn:GNNFamily",
     "kge": "graph_emb.run.families.kge:KGEFamily",
     "line": "graph_emb.run.families.plain:LineFamily",
-    "links": "graph_emb.run.families.plain:LinkFamily",
+    "links": "graph_emb.run.families.links:LinkFamily",
     "spectral": "graph_emb.run.families.spectral:SpectralFamily",
     "metapath": "graph_emb.run.families.metapath:MetapathFamily",
     "walks": "graph_emb.run.families.plain:WalkFamily",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
-from graph_emb.table.placement import DEVICE, HOST, SHARED, Buckets, DeviceCache, File
+from graph_emb.table.placement import DEVICE, HOST, SHARED, Buckets, Cached, DeviceCache, File
 
 if TYPE_CHECKING:
     from graph_emb.config.placements import PlacementSettings  # a launcher starts without pydantic
@@ -69,6 +69,25 @@ def bytes_of_rows(num_rows: int, model: Any, tables: float = 1.0) -> int:
     """Bytes of rows of a model's width and their state; arguments as of ``file_plan``."""
     row, state = model.number_bytes
     return int(tables * num_rows * model.dim * (row + state * STATE_SHARE[model.rule]))
+
+
+def pages_of_rows(num_rows: int, model: Any, placement: Cached, memory: int | None = None) -> tuple[int, int]:
+    """How many pages of a model's rows with their state memory holds, and how many there are.
+
+    Args:
+        num_rows: Rows of the table.
+        model: Settings with its width, dtype and rule.
+        placement: Of the table.
+        memory: Bytes; None: those of the placement.
+    """
+    from graph_emb.optimizer import OPTIMIZERS, PRESETS  # here: a launcher starts without torch
+    from graph_emb.table.tier.sizes import held_pages
+
+    clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
+    rule: Any = OPTIMIZERS[model.rule]
+    specs = rule.state_of({**model.numbers(), **clock})
+    memory, on_device = placement.memory_bytes if memory is None else memory, isinstance(placement, DeviceCache)
+    return held_pages(num_rows, model.dim, memory, model.table_dtype, specs, on_device=on_device)
 
 
 def file_plan(

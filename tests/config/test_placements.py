@@ -107,7 +107,14 @@ def test_no_word_but_auto_is_without_a_refusal() -> None:
     assert {word for word, *_ in REFUSED} == {*ALL} - {"auto"}
 
 
-@pytest.mark.parametrize("model", ["netmf", "prone", "mf"])
+@pytest.mark.parametrize("model", ["netmf", "prone"])
+def test_factorised_matrices_have_no_table_to_page(model: str) -> None:
+    said = rf"train\.memory = '1GiB': {model} factorises a matrix .*lower model\.dim, or train .* such as deepwalk"
+    with pytest.raises(ConfigError, match=said):
+        configured(model, memory="1GiB")
+
+
+@pytest.mark.parametrize("model", ["netmf", "prone"])
 def test_models_without_placed_tables_refuse_every_word(model: str) -> None:
     for word in ALL[1:]:
         with pytest.raises(ConfigError, match=rf"train\.placement = .*{word}.* has no effect on {model}; leave it out"):

@@ -104,7 +104,6 @@ class MatrixFactorizationConfig(ModelSettings, RateSchedule):
     family: ClassVar[str] = "links"
     without: ClassVar[tuple[str, ...]] = (
         *(path for path in OF_FROZEN_ROWS if path not in TAKEN),
-        "train.placement",
         "train.device",
         "parallel.mode",
         "checkpoint.every",

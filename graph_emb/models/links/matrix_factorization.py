@@ -15,13 +15,14 @@ from graph_emb.models.links.config import LinkPredictorConfig, MatrixFactorizati
 from graph_emb.models.links.training import LinkPredictorResult, train_link_predictor
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.table.initializers import Normal
+from graph_emb.table.placement import AUTO
 
 
 class LearningRows:
     """A table that is trained with the predictor: rows are pulled once per distinct node of a batch.
 
     Args:
-        embedding: The table.
+        embedding: The table; of one process, and not in memory, it hears of the nodes of the batches to come.
         optimizer: The optimizer of that table.
     """
 
@@ -31,6 +32,12 @@ class LearningRows:
         self.dim = embedding.embedding_dim
         self.num_parameters = embedding.num_embeddings * embedding.embedding_dim
         self._traced: Tensor | None = None
+        self._is_told = embedding.transport.mode == "local" and embedding.spec.placement is not None
+
+    def prefetch(self, pairs: Tensor) -> None:
+        """Start to bring the rows of the distinct nodes of pairs (B, 2) from a file."""
+        if self._is_told:
+            self.embedding.prefetch(torch.unique(pairs))
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (R, D) of the distinct nodes of pairs (B, 2), and the positions (B, 2) among them."""
@@ -59,6 +66,7 @@ def train_matrix_factorization(
     *,
     seed: int = 0,
     progress: bool = False,
+    placement: Any = AUTO,
 ) -> tuple[DistEmbedding, LinkPredictorResult]:
     """Train embeddings and predictor on the same batches.
 
@@ -70,12 +78,14 @@ def train_matrix_factorization(
         link_split, num_nodes, seed, progress: As in ``train_link_predictor``.
         config: The embedding's recipe.
         predictor: The network's recipe.
+        placement: Of the table, as in ``DistEmbedding``; no result depends on it.
     Returns:
         The table, shape (N, D), and the evaluations.
     """
     config = config or MatrixFactorizationConfig()
     first = Normal(0.0, config.std, seed=seed)
-    embedding = DistEmbedding(num_nodes, config.dim, init_func=first, dtype=config.table_dtype)
+    options: dict[str, Any] = {"dtype": config.table_dtype, "placement": placement}
+    embedding = DistEmbedding(num_nodes, config.dim, init_func=first, **options)
     optimizer = OPTIMIZERS[config.rule]([embedding], lr=config.lr, **config.numbers(seed))
     rows = LearningRows(embedding, optimizer)
     how: dict[str, Any] = {"schedule": config, "seed": seed, "progress": progress}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.link_prediction import LinkPart, LinkSplit, link_part, metric_values, pairs_of
+from graph_emb.models.announcing import announced
 from graph_emb.models.epochs import TrainingResult, run_epochs
 from graph_emb.models.links.config import LinkLossName, LinkPredictorConfig, PrecisionName
 from graph_emb.models.links.kernels import dropped_relu_, pair_products
@@ -32,6 +33,8 @@ CHUNK = 4096
 epoch's time; the gradients of a batch's chunks add up to the batch's."""
 DEVICE_CHUNK = 1 << 18
 """The same on a GPU, which wants few large products."""
+BATCHES_AHEAD = 1
+"""Batches before its own in which the source of rows hears of a batch's pairs."""
 POWER = 0.75
 """Of degrees by which targets are drawn, word2vec's."""
 
@@ -110,14 +113,17 @@ class LinkRecipe(Protocol):
 class EmbeddingSource(Protocol):
     """The source of the predictor's input rows, and the sink of their gradients.
 
-    The training calls ``gather`` and then ``step`` once a batch; an evaluation calls ``gather`` alone, without
-    gradients.
+    The training calls ``prefetch``, and when the batches before have been trained ``gather`` and then ``step``, once a
+    batch; an evaluation calls ``gather`` alone, without gradients.
     """
 
     dim: int
     num_parameters: int
     optimizer: SparseOptimizer | None
     """Of rows that learn."""
+
+    def prefetch(self, pairs: Tensor) -> None:
+        """Start to bring the rows of pairs (B, 2) of node ids from where they lie."""
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (R, D) and, for pairs (B, 2) of node ids, the positions (B, 2) of their rows among these.
@@ -149,6 +155,9 @@ class FrozenRows:
         self.dim = embeddings.shape[1]
         self.num_parameters = embeddings.numel() if num_parameters is None else num_parameters
         self.optimizer: SparseOptimizer | None = None
+
+    def prefetch(self, pairs: Tensor) -> None:
+        """All rows are here."""
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """All rows, and the pairs on their device; nothing is copied."""
@@ -368,10 +377,11 @@ def _train_epoch(
     """One pass over the edges in a random order; returns the mean loss."""
     predictor.train()
     total = 0.0
-    for numbers in torch.randperm(len(edges), generator=generator).split(config.batch_size):
+    order = torch.randperm(len(edges), generator=generator).split(config.batch_size)
+    drawn = (with_negatives(draw, numbers, edges[numbers], config.num_negatives, generator) for numbers in order)
+    for items in announced(drawn, lambda coming: rows.prefetch(coming.flatten(0, 1)), BATCHES_AHEAD):
         rates.set_next()
         optimizer.zero_grad()
-        items = with_negatives(draw, numbers, edges[numbers], config.num_negatives, generator)
         gathered, local = rows.gather(items.flatten(0, 1))
         row_grads = torch.zeros_like(gathered) if gathered.requires_grad else None
         for chunk in link_chunks(local.view(items.shape)):

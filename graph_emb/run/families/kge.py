@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from graph_emb.models.kge.config import MOST_BUCKETS
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
-from graph_emb.optimizer import OPTIMIZERS, PRESETS
 from graph_emb.run import multilevel, own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.families.kge_rounds import all_triples, beside_parts, check_rounds, plan_of_rounds, with_rounds
@@ -44,18 +43,23 @@ from graph_emb.run.inputs import (
     with_held_out_triples,
 )
 from graph_emb.run.levels import levels_of_start, levels_of_table, with_levels
-from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan, memory_plan
+from graph_emb.run.machine import (
+    bytes_of_rows,
+    check_device,
+    check_memory,
+    file_plan,
+    memory_plan,
+    pages_of_rows,
+)
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.bucket_counts import OCCURRENCE
 from graph_emb.sampling.buckets import num_swaps
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.stored_triples import RECORD, TriplesOnDisk
-from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromParts
-from graph_emb.table.placement import DeviceCache, File, in_memory
+from graph_emb.table.placement import File, in_memory
 from graph_emb.table.tier.pages import least_pages
-from graph_emb.table.tier.sizes import held_pages
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
 
@@ -187,17 +191,8 @@ class KGEFamily(Family):
         self._take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
 
     def _held_pages(self, num_entities: int, memory: int | None = None) -> tuple[int, int]:
-        """How many pages of entities with their state ``memory`` holds, and how many there are.
-
-        Args:
-            memory: Bytes; None: ``train.memory``.
-        """
-        model = self.model
-        clock = {} if model.compat is None else {"clock": PRESETS[model.compat].clock}
-        specs = cast("type[SparseOptimizer]", OPTIMIZERS[model.rule]).state_of({**model.numbers(), **clock})
-        placement = self.config.train.table_placement()
-        memory, on_device = placement.memory_bytes if memory is None else memory, isinstance(placement, DeviceCache)
-        return held_pages(num_entities, model.dim, memory, model.table_dtype, specs, on_device=on_device)
+        """``pages_of_rows`` of the entities."""
+        return pages_of_rows(num_entities, self.model, self.config.train.table_placement(), memory)
 
     def _check_room(self, num_entities: int) -> None:
         """Raise a ConfigError where ``train.memory`` holds no page, or not two parts of ``train.buckets``."""
@@ -396,8 +391,7 @@ class KGEFamily(Family):
         if not model.entities_in_file:
             return {}
         assert isinstance(model.entity, DistEmbedding)
-        stats = model.entity.cache_stats()
-        return {"cache": {**asdict(stats), "hit_share": round(stats.hit_share, 6)}}
+        return {"cache": model.entity.cache_stats().as_dict()}
 
 
 def described(graph: KnowledgeGraph, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Models of graphs with one node type: skip-gram on walks, LINE on edges, rows that learn with OGB's link predictor."""
+"""Models of graphs with one node type: what they share, and skip-gram on walks and LINE on edges."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,19 +15,13 @@ from numpy.typing import NDArray
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
-from graph_emb.core.errors import ConfigError, LackingError
-from graph_emb.core.threads import torch_threads
-from graph_emb.evaluate.link_prediction import link_part, metric_values
+from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.gathered_rows import joined_rows
-from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.views import PlainDataset, plain_dataset
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import train_matrix_factorization
-from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.shared_rows import SharedRows
 from graph_emb.models.skipgram.bucket_steps import tables_share
 from graph_emb.models.skipgram.config import EdgePolicy, LineConfig, SkipGramConfig
@@ -35,14 +29,7 @@ from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.training import Sampler
 from graph_emb.run import multilevel, own_parts, parallel
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, start_of
-from graph_emb.run.evaluation import (
-    Finding,
-    check_own_split,
-    check_section,
-    evaluate,
-    last_network,
-    predictor_finding,
-)
+from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate
 from graph_emb.run.families.walk_tables import (
     bucket_plan,
     cache_metrics,
@@ -414,73 +401,6 @@ def _by_order(model: LineConfig, start: GrownStart) -> dict[str, Any]:
         ).first
         for order, token in zip(model.orders, columns, strict=True)
     }
-
-
-class LinkFamily(PlainFamily):
-    """Matrix factorisation; see ``graph_emb.run.family.Family``."""
-
-    def _check(self, dataset: PlainDataset) -> None:
-        if not {"train", "valid", "test"} <= (dataset.link_split or {}).keys():
-            raise LackingError(
-                f"{dataset.name} holds out no edges for validation and test, by which mf is trained; "
-                "dataset.test_edges names a file of both"
-            )
-
-    def _num_tables(self) -> float:
-        return 1.0
-
-    def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
-        """Train rows and predictor in this process; nothing is saved on the way."""
-        assert dataset is not None
-        assert dataset.link_split is not None
-        config, nodes = self.config, np.arange(dataset.graph.num_nodes)
-        predictor = config.evaluate.predictor or LinkPredictorConfig()
-        with torch_threads(config.train.threads):
-            table, result = train_matrix_factorization(
-                dataset.link_split, len(nodes), self.model, predictor, seed=config.seed, progress=job.progress
-            )
-            rows = table.weight[torch.from_numpy(nodes)].float()
-        for evaluation in result.history:
-            job.log(evaluation.as_dict())
-        metrics = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}
-        embeddings = Embeddings(rows.numpy(), dataset.graph.ids_of(nodes))
-        about = {"epoch": result.epochs, "predictor": predictor.model_dump(mode="json")}
-        network = KeptNetwork.of(result.predictor, about)
-        return Trained({parallel.TABLE: embeddings}, False, metrics, result, network)
-
-    def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
-        """The predictor's scores."""
-        return [predictor_finding(trained.model)]
-
-    def judge_rows(
-        self,
-        tables: dict[str, Embeddings],
-        dataset: PlainDataset,
-        network: KeptNetwork | None = None,
-        *,
-        progress: bool,
-    ) -> list[Finding]:
-        """By the predictor that learned with the rows; as other rows where ``evaluate.predictor`` is another one."""
-        recipe, findings = self.config.evaluate.predictor or LinkPredictorConfig(), []
-        if network is not None and network.about["predictor"] == recipe.model_dump(mode="json"):
-            assert dataset.link_split is not None
-            split, rows = dataset.link_split, tables[parallel.TABLE].weights
-            found = {part: link_part(split, part, len(rows)) for part in ("valid", "test")}
-            with torch_threads(self.config.train.threads):
-                scores = kept_scores(network, rows)
-                parts = {part: metric_values(own.ranks(scores), recipe.metrics) for part, own in found.items()}
-            findings.append(last_network("links", network.about["epoch"], parts, network.num_parameters))
-        if not findings or self.config.evaluate.predictor is None:
-            findings += super().judge(Trained(tables, False), dataset, progress=progress)
-        return findings
-
-
-def kept_scores(network: KeptNetwork, weights: NDArray[np.floating]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Scores (B,) of pairs of rows (B, 2) by the predictor of a run of ``mf``."""
-    rows = FrozenRows(torch.from_numpy(weights))
-    predictor = LinkPredictor(rows.dim, LinkPredictorConfig(**network.about["predictor"]))
-    network.load_into(predictor)
-    return lambda pairs: score_links(predictor, rows, pairs)
 
 
 def saved_width(config: RunConfig) -> int:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -214,7 +213,7 @@ def training_metrics(result: SkipGramResult) -> dict[str, Any]:
 
 def cache_metrics(model: SkipGram) -> dict[str, Any]:
     """What memory held of rows in files, as ``cache``; nothing of rows in memory."""
-    cache = {name: {**asdict(own), "hit_share": round(own.hit_share, 6)} for name, own in model.cache_stats().items()}
+    cache = {name: own.as_dict() for name, own in model.cache_stats().items()}
     return {"cache": cache} if cache else {}
 
 

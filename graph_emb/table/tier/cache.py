@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -65,6 +65,10 @@ class CacheStats:
     def hit_share(self) -> float:
         """The share of requested rows that lay in memory."""
         return self.hit_rows / self.requested if self.requested else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return {**asdict(self), "hit_share": round(self.hit_share, 6)}
 
     def told(self, seconds: float, rows: str = "rows") -> str:
         """What a line of progress says after so many seconds of training."""

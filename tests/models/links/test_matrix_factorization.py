@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import graph_emb as ge
 from graph_emb import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.links.matrix_factorization import (
@@ -87,6 +91,47 @@ def test_every_schedule_makes_other_rows_and_another_predictor() -> None:
         found.append((embedding.weight[torch.arange(60)], next(result.predictor.parameters()).detach()))
     for one, other in itertools.combinations(found, 2):
         assert not any(torch.allclose(a, b, atol=1e-4) for a, b in zip(one, other, strict=True))
+
+
+NODES = 900
+
+
+def trained(placement: Any, batch_size: int, **recipe: Any) -> tuple[DistEmbedding, Any]:
+    """A training on random edges, most of whose batches are far from touching each row."""
+    rng = np.random.default_rng(0)
+    split: dict[str, Any] = {
+        "train": {"edge": rng.integers(0, NODES, (200, 2))},
+        "valid": {"edge": rng.integers(0, NODES, (50, 2)), "edge_neg": rng.integers(0, NODES, (500, 2))},
+        "test": {"edge": rng.integers(0, NODES, (50, 2)), "target_node_neg": rng.integers(0, NODES, (50, 20))},
+    }
+    config = MatrixFactorizationConfig(dim=256, std=0.3, lr=0.05, rule="adagrad")
+    sizes = SMALL.replace(batch_size=batch_size, epochs=2, eval_every=1, **recipe)
+    return train_matrix_factorization(split, NODES, config, sizes, placement=placement)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "lookahead"])
+@pytest.mark.parametrize(
+    ("batch_size", "recipe"),
+    [
+        pytest.param(4, {"negatives": "by_degree", "num_negatives": 2}, id="batches that memory holds"),
+        pytest.param(200, {}, id="batches that it does not"),
+    ],
+)
+def test_rows_in_a_file_are_those_of_a_training_in_memory(
+    batch_size: int, recipe: dict[str, Any], policy: Any, tmp_path: Path, local_mode: None
+) -> None:
+    found = [trained(place, batch_size, **recipe) for place in ("host", ge.File(tmp_path, "300KiB", policy))]
+    (host, expected), (table, result) = found
+    assert torch.equal(host.weight[torch.arange(NODES)], table.weight[torch.arange(NODES)])
+    assert [line.as_dict() for line in result.history] == [line.as_dict() for line in expected.history]
+    for own, theirs in zip(result.predictor.parameters(), expected.predictor.parameters(), strict=True):
+        assert torch.equal(own, theirs)
+    stats, frames = table.cache_stats(), table.shard._pages.frames  # type: ignore[attr-defined]
+    assert stats.dirty_writes > 0
+    assert not frames.announced
+    assert not frames.pinned.any()
+    if batch_size == 4:
+        assert stats.prefetched > 5 * stats.prefetched_unused, "a batch asks for the rows that it announced"
 
 
 @pytest.mark.parametrize("change", [{"dim": 0}, {"std": -1.0}, {"lr": float("inf")}])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.core.errors import LackingError
 from graph_emb.formats.network_files import load_network
+from graph_emb.models.links import training
 from graph_emb.run.family import read_again
 from graph_emb.run.run_folder import read_run
 from tests.ogb_layout import write_ddi
@@ -97,6 +102,77 @@ def test_a_run_is_loaded_with_its_predictor(tmp_path: Path) -> None:
     (tmp_path / "copy" / "network.safetensors").unlink()
     with pytest.raises(LackingError, match="predictor is not kept"):
         ge.load_run(tmp_path / "copy").predict_links(pairs)
+
+
+FILES: dict[str, Any] = {"dim": 64, "train.memory": "12KiB"}
+"""Of 40 rows with Adam's state, 30 KiB."""
+
+
+def test_a_run_from_files_is_the_run_in_memory(tmp_path: Path, fresh_mode: None, capfd: Any) -> None:
+    write_ddi(tmp_path)
+    expected = train(tmp_path, dim=64)
+    assert "plan:" not in capfd.readouterr().err
+    found = train(tmp_path, out=tmp_path / "run", progress=True, **FILES, **{"train.scratch": str(tmp_path / "rows")})
+    np.testing.assert_array_equal(found.embeddings.weights, expected.embeddings.weights)
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / "embeddings.npy"), expected.embeddings.weights)
+    assert found.metrics["evaluation"] == {
+        **expected.metrics["evaluation"],
+        "link_predictor": {
+            **expected.metrics["evaluation"]["link_predictor"],
+            "seconds_per_epoch": found.metrics["evaluation"]["link_predictor"]["seconds_per_epoch"],
+        },
+    }
+    assert found.metrics["train"]["cache"]["dirty_writes"] > 0
+    assert list((tmp_path / "rows").iterdir()) == []
+    plan = (
+        r"^plan: 40 nodes with their state, 30.00 KiB, in a file in .*rows; 12.00 KiB of memory hold 40%; policy look"
+    )
+    assert re.search(plan, told := capfd.readouterr().err, re.MULTILINE), told
+    (last, *_) = judged(tmp_path / "run")
+    assert last.name == "last_network"
+
+
+@pytest.mark.parametrize(
+    ("train_section", "said"),
+    [
+        ({"memory": "2KiB"}, "train.memory = '2KiB' does not hold a page of 40 nodes with their state; raise it"),
+        ({"placement": "device"}, "train.placement = 'device': it is for models of triples and graph networks, and mf"),
+        ({"memory": "1MiB", "placement": "buckets"}, "mf does not train by buckets; take train.placement=file"),
+    ],
+)
+def test_what_files_of_rows_cannot_be_is_refused(tmp_path: Path, train_section: dict[str, Any], said: str) -> None:
+    write_ddi(tmp_path)
+    with pytest.raises(ge.ConfigError, match=said):
+        ge.pipeline("mf", "ogbl-ddi", root=tmp_path, dim=64, train={"scratch": None, **train_section})
+
+
+def killed(root: Path, scratch: str) -> None:
+    """A run whose process dies in its third epoch."""
+    epoch, begun = training._train_epoch, []
+
+    def dying(*args: Any) -> float:
+        begun.append(1)
+        if len(begun) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return epoch(*args)
+
+    training._train_epoch = dying
+    train(root, **FILES, **{"train.scratch": scratch})
+
+
+def test_a_run_after_a_killed_one_removes_its_file_and_ends_with_the_same_rows(
+    tmp_path: Path, fresh_mode: None
+) -> None:
+    write_ddi(tmp_path)
+    scratch = tmp_path / "rows"
+    process = get_context("spawn").Process(target=killed, args=(tmp_path, str(scratch)))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert [*scratch.iterdir()]
+    found = train(tmp_path, **FILES, **{"train.scratch": str(scratch)})
+    np.testing.assert_array_equal(found.embeddings.weights, train(tmp_path, dim=64).embeddings.weights)
+    assert list(scratch.iterdir()) == []
 
 
 def judged(run: Path, *layers: dict[str, Any]) -> list[Any]:
