@@ -14,7 +14,7 @@ Legend: E entities, T triples, S states, p parts, c of them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -213,60 +213,78 @@ class BucketOrder:
         seed: int = 0,
     ) -> None:
         self._schedule, self._triples, self._owner, self._seed = schedule, triples, owner, seed
-        self._number, self._state = -1, -1
+        self._epochs: dict[int, tuple[BucketEpoch, np.ndarray]] = {}
+        self._state = -1, -1  # the epoch and state whose triples are shuffled
         self._shuffled: tuple[np.ndarray, np.ndarray | None] = np.empty(0, np.int64), None
 
-    def _epoch(self, epoch: int) -> BucketEpoch:
-        if epoch != self._number:
-            self._number, self._now, self._state = epoch, self._schedule.epoch(epoch), -1
-            sizes = np.bincount(self._now.state.ravel(), self._triples.sizes, len(self._now.states))
-            self._ends = np.cumsum(sizes.astype(np.int64))
-        return self._now
+    def _epoch(self, epoch: int) -> tuple[BucketEpoch, np.ndarray]:
+        """An epoch, and the triples of it when each of its states ends, (S,); two neighbours are kept."""
+        if epoch not in self._epochs:
+            now = self._schedule.epoch(epoch)
+            sizes = np.bincount(now.state.ravel(), self._triples.sizes, len(now.states))
+            self._epochs = {number: own for number, own in self._epochs.items() if abs(number - epoch) == 1}
+            self._epochs[epoch] = now, np.cumsum(sizes.astype(np.int64))
+        return self._epochs[epoch]
 
     def places(self, epoch: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Numbers of the triples at places [low, high) of the order of an epoch, low < high, int64, and their records,
         (high - low,), where ``TriplesByBucket`` gives them.
         """
-        self._epoch(epoch)
-        first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
+        _, ends = self._epoch(epoch)
+        first, last = np.searchsorted(ends, (low, high - 1), side="right")
         numbers, given = [], []
         for state in range(first, last + 1):
-            begin = int(self._ends[state - 1]) if state else 0
-            own, records = self._of_state(state)
+            begin = int(ends[state - 1]) if state else 0
+            own, records = self._of_state(epoch, state)
             here = slice(max(0, low - begin), high - begin)
             numbers.append(own[here])
             if records is not None:
                 given.append(records[here])
         return np.concatenate(numbers), np.concatenate(given) if given else None
 
-    def _of_state(self, state: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Numbers of the triples of a state of the epoch, shuffled, and their records."""
-        if self._state != state:
+    def _of_state(self, epoch: int, state: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Numbers of the triples of a state of an epoch, shuffled, and their records."""
+        if self._state != (epoch, state):
             self._shuffled = np.empty(0, np.int64), None  # before the next ones are there
-            runs = [self._triples.of(bucket) for bucket in np.flatnonzero(self._now.state.ravel() == state).tolist()]
+            now, _ = self._epoch(epoch)
+            runs = [self._triples.of(bucket) for bucket in np.flatnonzero(now.state.ravel() == state).tolist()]
             numbers = np.concatenate([np.empty(0, np.int64), *(own for own, _ in runs)])
             given = [records for _, records in runs if records is not None]
             del runs
-            order = np.random.default_rng((self._seed, self._number, state, 2)).permutation(len(numbers))
+            order = np.random.default_rng((self._seed, epoch, state, 2)).permutation(len(numbers))
             self._shuffled = numbers[order], np.concatenate(given)[order] if given else None
-            self._state = state
+            self._state = epoch, state
         return self._shuffled
 
     def held_with(self, epoch: int, triples: np.ndarray) -> np.ndarray:
         """The parts in memory when the middle triples of chunks (K, C, 3) train: (K, c)."""
-        now, middle = self._epoch(epoch), triples[:, triples.shape[1] // 2]
+        (now, _), middle = self._epoch(epoch), triples[:, triples.shape[1] // 2]
         return now.states[now.state[self._owner(middle[:, 0]), self._owner(middle[:, 2])]]
 
-    def ranges(self, epoch: int, low: int, high: int) -> list[tuple[int, int]]:
+    def ranges(self, epoch: int, low: int, high: int, *, last: bool = False) -> list[tuple[int, int]]:
         """The rows [low, high) of the parts that triples at places [low, high) of the order need, then of those that
-        the next state adds."""
-        now = self._epoch(epoch)
-        first, last = np.searchsorted(self._ends, (low, high - 1), side="right")
-        following = np.searchsorted(self._ends, self._ends[last], side="right")  # some states train nothing
-        states = now.states[[*range(first, last + 1), *([following] if following < len(now.states) else [])]]
-        parts = list(dict.fromkeys(states.ravel().tolist()))
+        the next state adds which needs others.
+
+        Args:
+            last: No epoch follows; else the next state may be one of the next epoch, which comes while this one ends.
+        """
+        now, ends = self._epoch(epoch)
+        first, final = np.searchsorted(ends, (low, high - 1), side="right").tolist()
+        parts = dict.fromkeys(now.states[first : final + 1].ravel().tolist())
+        new = self._added(epoch, final, parts)
+        if not new and not last:
+            new = self._added(epoch + 1, -1, parts)
         bounds = self._schedule.bounds
-        return [(int(bounds[part]), int(bounds[part + 1])) for part in parts]
+        return [(int(bounds[part]), int(bounds[part + 1])) for part in [*parts, *new]]
+
+    def _added(self, epoch: int, state: int, parts: Container[int]) -> list[int]:
+        """The parts beside others of the first state after one of the epoch that trains something and adds any."""
+        now, ends = self._epoch(epoch)
+        trained = np.flatnonzero(np.diff(ends, prepend=0))
+        for later in trained[np.searchsorted(trained, state, side="right") :].tolist():
+            if new := [part for part in now.states[later].tolist() if part not in parts]:
+                return new
+        return []
 
 
 class GridSchedule:

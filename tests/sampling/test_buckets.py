@@ -105,6 +105,28 @@ def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_t
             assert {int(owner[head]), int(owner[tail])} <= set(held.tolist())
 
 
+@pytest.mark.parametrize("empty", [False, True])
+def test_the_first_part_that_the_next_epoch_adds_comes_while_the_last_state_trains(empty: bool) -> None:
+    rng, schedule = np.random.default_rng(0), BucketSchedule(6, 3, 60, seed=4)
+    ends = rng.integers(0, 10 if empty else 60, (300, 2))  # all in one part: each other state trains nothing
+    triples = np.insert(ends, 1, 0, axis=1)
+    by_bucket = HeldTriples(triples, bucket_of(schedule, schedule.part_of), 36)
+    order = BucketOrder(schedule, by_bucket, schedule.part_of, seed=4)
+    now, then = schedule.epoch(2), schedule.epoch(3)
+    ranges = [order.ranges(2, 299, 300, last=last) for last in (True, False)]
+    needed, found = ([low // 10 for low, _ in own] for own in ranges)
+    assert found[: len(needed)] == needed
+    assert len(needed) == schedule.resident
+    if empty:  # of the next epoch's states one alone trains, with part 0
+        following = then.states[then.state[0, 0]]
+        assert set(needed) == {*now.states[now.state[0, 0]].tolist()}
+    else:
+        assert set(needed) == {*now.states[-1].tolist()}
+        following = then.states[1]
+        assert order.ranges(2, 0, 1) == order.ranges(2, 0, 1, last=True)  # within an epoch it is as ever
+    assert set(found) - set(needed) == {*following.tolist()} - set(needed)
+
+
 @pytest.mark.parametrize(("parts", "resident", "rows"), [(1, 1, 9), (4, 1, 9), (4, 5, 9), (10, 2, 9)])
 def test_numbers_out_of_their_limits_are_refused(parts: int, resident: int, rows: int) -> None:
     with pytest.raises(ConfigError, match=f"buckets of {parts} parts, {resident} of them in memory, of {rows} rows"):

@@ -113,7 +113,9 @@ class Batches:
         self._filters = config.filter_negatives and not config.against_all
         self._num_negatives = 0 if config.against_all else config.num_negatives
         local = {"negatives": False, "triples": False}
+        self._epochs = 0  # those of other recipes have no buckets
         if isinstance(config, KGEConfig):
+            self._epochs = config.epochs
             local = {"negatives": config.negative_scope == "local", "triples": config.triple_scope == "local"}
         for name, chosen in local.items():
             if chosen and parts is None:
@@ -201,9 +203,12 @@ class Batches:
         return lambda low, high: (np.arange(high - low), rows[low:high], None)
 
     def ranges(self, epoch: int, step: int) -> list[tuple[int, int]] | None:
-        """Rows [low, high) that a step needs, and then those that the next ones do; None: any of all."""
-        low = step * self._size
-        return None if self._order is None else self._order.ranges(epoch, low, min(low + self._size, self._num))
+        """Rows [low, high) that a step needs, and then those that the next ones do, in the next epoch too; None: any of
+        all."""
+        if self._order is None:
+            return None
+        low, last = step * self._size, epoch + 1 == self._epochs
+        return self._order.ranges(epoch, low, min(low + self._size, self._num), last=last)
 
     def _batches(
         self, epoch: int, start: int, length: int, at: np.ndarray, rows: np.ndarray, given: np.ndarray | None

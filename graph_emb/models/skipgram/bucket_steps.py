@@ -95,6 +95,7 @@ class BucketSteps:
         self._negatives = negatives
         self._num_negatives = np.float32(config.num_negatives)
         self._episodes = -(-per_epoch // size)
+        self._last = config.epochs * self._episodes - 1
         ramp = distance_ramp(config)
         reach = len(ramp) // 2
         self._ramp = ramp[reach - config.window : reach + config.window + 1].copy()
@@ -105,25 +106,27 @@ class BucketSteps:
         """See ``Steps.run``; a batch is an episode."""
         episode = batch.epoch * self._episodes + batch.first // self.size
         buckets = self._schedule.buckets(episode).tolist()
+        coming = [] if episode == self._last else self._schedule.buckets(episode + 1).tolist()
         order = np.empty(batch.walks.shape, np.int32)
         starts = np.empty((len(batch.walks), self._schedule.parts + 1), np.int32)
         sort_by_part(batch.walks, self._schedule.bounds, order, starts)
         found = []
         for number, bucket in enumerate(buckets):
-            self._hold(buckets[number:])
+            self._hold([*buckets[number:], *coming])
             found.append(self._train(batch, (order, starts), *bucket))
         return summed(found)
 
     def _hold(self, buckets: list[list[int]]) -> None:
-        """Bring the parts of the first of buckets into memory, and begin with those of the next one."""
+        """Bring the parts of the first of buckets into memory, and begin with those of the next one that has others."""
         if len(self._tables) == 1:
-            parts = dict.fromkeys(part for bucket in buckets[:2] for part in bucket)
+            following = next((bucket for bucket in buckets if not {*bucket} <= {*buckets[0]}), [])
+            parts = dict.fromkeys([*buckets[0], *following])
             self._tables[0].hold([self._range(part) for part in parts])
             return
         for side, table in enumerate(self._tables):
             now = buckets[0][side]
-            following = next((bucket[side] for bucket in buckets if bucket[side] != now), now)
-            table.hold([self._range(part) for part in (now, following)])
+            other = next((bucket[side] for bucket in buckets if bucket[side] != now), now)
+            table.hold([self._range(part) for part in (now, other)])
 
     def _range(self, part: int) -> tuple[int, int]:
         bounds = self._schedule.bounds

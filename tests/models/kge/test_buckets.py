@@ -112,6 +112,26 @@ def test_parts_come_before_they_are_needed_one_a_swap(tmp_path: Path, local_mode
     assert evictions[-1] <= 4 * 10 * (num_swaps(PARTS, RESIDENT) + 1)
 
 
+def test_the_next_epochs_parts_are_announced_while_the_last_bucket_trains(tmp_path: Path, local_mode: None) -> None:
+    told: list[tuple[int, int]] = []
+    original = ge.DistEmbedding.hold
+
+    def hold(table: ge.DistEmbedding, ranges: Any) -> None:
+        told.append((int(optimizer_steps(table)), len(ranges)))
+        original(table, ranges)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ge.DistEmbedding, "hold", hold)
+        train_kge(graph(), config(), num_threads=1, placement=ge.Buckets(tmp_path, memory(44), parts=PARTS))
+    per_epoch = -(-900 // 8)
+    last_of = [[num for at, num in told if at < (epoch + 1) * per_epoch][-1] for epoch in range(3)]
+    assert last_of == [RESIDENT + 1, RESIDENT + 1, RESIDENT]
+
+
+def optimizer_steps(table: ge.DistEmbedding) -> int:
+    return table.transport.num_steps
+
+
 def on_a_rank(folder: str) -> Tensor | None:
     transport = ge.init(mode="collective", timeout=60)
     placement: Any = ge.Buckets(folder, memory(44), parts=PARTS) if transport.rank else "host"

@@ -102,6 +102,24 @@ def test_parts_come_before_they_are_needed_one_a_swap(tmp_path: Path) -> None:
         assert 0.6 * most < stats.prefetched <= most
 
 
+@pytest.mark.parametrize("fields", [{}, ONE], ids=["two tables", "one"])
+def test_the_next_episodes_parts_come_while_the_last_bucket_trains(fields: dict[str, Any], tmp_path: Path) -> None:
+    told: dict[str, list[int]] = {}
+    original = ge.DistEmbedding.hold
+
+    def hold(table: ge.DistEmbedding, ranges: Any) -> None:
+        told.setdefault(table.name, []).append(len({*ranges}))
+        original(table, ranges)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ge.DistEmbedding, "hold", hold)
+        trained(ge.Buckets(tmp_path, 20 * 5 + 16 * 4160, parts=PARTS), **fields)
+    for counts in told.values():
+        assert len(counts) == 2 * 4 * PARTS**2
+        ends = counts[PARTS**2 - 1 :: PARTS**2]  # the last bucket of each of the eight episodes
+        assert min(ends[:-1]) > ends[-1]
+
+
 def test_each_walk_trains_at_its_own_rate_and_pairs_and_tokens_are_those_of_a_plain_run() -> None:
     plain, found = trained(buckets=0, episode_walks=None), trained()
     last, other = plain.history[-1], found.history[-1]
