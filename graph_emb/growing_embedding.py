@@ -17,7 +17,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.hash_book import ids_of
-from graph_emb.graph.partition_book import Ids, as_ids
+from graph_emb.graph.partition_book import Ids, check_ids
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import Bags
 from graph_emb.table.growing_rows import GrowingRows
@@ -216,12 +216,12 @@ class GrowingEmbedding(DistEmbedding):
         Args:
             ids: (B,), repeats allowed.
         """
-        ids = as_ids(ids)
-        with torch.no_grad():
-            rows = self(ids.flatten())
-        keys, shard = self.spec.checked_ids(ids).flatten(), self.shard
+        with self.transport.joint(f"pull of table {self.name!r}"), torch.no_grad():
+            ids = check_ids(ids, None, self.name).flatten()
+            rows = self(ids)
+        keys, shard = self.spec.checked_ids(ids), self.shard
         here = None if self.transport.lockstep or not isinstance(shard, GrowingShard) else shard
-        places = None if here is None else here.find(keys)
+        places = None if here is None else here.find(keys).copy()  # what is done to them changes no later look-up
         return rows, Slots(self, keys, places, shard.epoch)
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:

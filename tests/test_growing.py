@@ -333,6 +333,21 @@ def test_slots_that_are_stale_forged_or_of_another_table_are_refused() -> None:
         opt.apply_gradients([(grads, slots)])
 
 
+def test_forged_slots_change_no_later_look_up() -> None:
+    """Slots were the places that the table keeps for the next call of the same ids, which then read other rows."""
+    emb = table("growing", 2, torch.float32)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    opt.update([1, 2], torch.tensor([[0.0, 0.0], [5.0, 5.0]]), emb)
+    before = emb.weight[[1, 2]]
+    opt.update([], torch.empty(0, 2), emb)
+    _, slots = emb.lookup([1, 2])
+    assert slots.places is not None
+    slots.places[:] = [1, 0]
+    assert torch.equal(emb(torch.tensor([1, 2])), before)
+    opt.update([1, 2], torch.tensor([[0.0, 0.0], [1.0, 1.0]]), emb)
+    assert torch.equal(emb.weight[[1, 2]], before - torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+
+
 def test_growth_leaves_slots_as_they_are() -> None:
     emb = table("growing", 1, torch.float32)
     opt = ge.SparseSGD([emb], lr=1.0)
