@@ -63,10 +63,26 @@ def as_ids(ids: Ids) -> Tensor:
     """A tensor of ids; what holds no integers stays as it is, for ``check_ids`` to refuse it."""
     if isinstance(ids, Tensor):
         return ids
-    array = np.asarray(ids) if isinstance(ids, (np.ndarray, np.integer, Sequence, int)) else None
-    if array is None or (array.size and array.dtype.kind not in "iu"):
+    array = _array(ids)
+    if array is None or (array.size and array.dtype.kind not in "iu") or _too_large(array) is not None:
         return ids  # type: ignore[return-value]
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _array(ids: Any) -> np.ndarray | None:
+    """What may be ids as an array; None: it cannot be one."""
+    if not isinstance(ids, (np.ndarray, np.integer, Sequence, int)):
+        return None
+    try:
+        return np.asarray(ids)
+    except ValueError:  # lists of several lengths
+        return None
+
+
+def _too_large(array: np.ndarray) -> int | None:
+    """An unsigned number among ids that no int64 is: as one it would be another id; None: there is none."""
+    most = int(array.max()) if array.dtype == np.uint64 and array.size else 0
+    return most if most > np.iinfo(np.int64).max else None
 
 
 def check_ids(ids: Ids, num_rows: int | None, table: str) -> Tensor:
@@ -78,10 +94,14 @@ def check_ids(ids: Ids, num_rows: int | None, table: str) -> Tensor:
         table: The name that an error shows.
     Raises:
         ShapeError: ids are no integers.
-        PartitionError: an id is negative or not below num_rows.
+        PartitionError: an id is negative, or not below num_rows, or no int64.
     """
     ids = as_ids(ids)
     if not isinstance(ids, Tensor):
+        array = _array(ids)
+        if array is not None and (large := _too_large(array)) is not None:
+            most = np.iinfo(np.int64).max
+            raise PartitionError(f"table {table!r}: id {large} is above {most}, the last int64; hash ids to int64")
         raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass integers: a tensor, an array or a list")
     if ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")

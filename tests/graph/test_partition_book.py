@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,6 +95,19 @@ def test_an_id_out_of_range_names_table_value_and_limit(bad: int) -> None:
 def test_ids_that_are_no_integers_are_refused(bad: Any) -> None:
     with pytest.raises(ShapeError, match=r"integers|int64"):
         check_ids(bad, 10, "user")
+
+
+@pytest.mark.parametrize("bad", [np.array([5, 2**63], np.uint64), [2**63, 2**63], [2**64 - 1], 2**63])
+def test_an_id_that_is_no_int64_is_refused_and_not_taken_for_another(bad: Any) -> None:
+    """As int64 it was a negative id, of which a growing table made a row."""
+    with pytest.raises(PartitionError, match=r"table 'node': id (9223372036854775808|18446744073709551615) is above"):
+        check_ids(bad, None, "node")
+    assert check_ids(np.array([2**63 - 1], np.uint64), None, "node").tolist() == [2**63 - 1]
+
+
+def test_lists_of_several_lengths_are_no_ids() -> None:
+    with pytest.raises(ShapeError, match="table 'node': ids are list; pass integers"):
+        check_ids([[1], [1, 2]], None, "node")  # type: ignore[list-item]
 
 
 def test_rows_and_parts_outside_a_part_are_refused() -> None:
