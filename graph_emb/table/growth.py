@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ def _check(what: str, name: str, value: Any, least: float, whole: bool = True) -
 Count = Literal["steps", "occurrences"]
 MOST_USES = 0xFFFFFFFF
 """Counts go no further."""
+CANDIDATE_STEPS = 1_000_000
 
 
 def _check_count(count: Any) -> None:
@@ -53,7 +54,7 @@ class SeenAtLeast:
     """
 
     uses: int
-    candidate_steps: int = 1_000_000
+    candidate_steps: int = CANDIDATE_STEPS
     max_candidates: int | None = None
     count: Count = "steps"
 
@@ -65,7 +66,11 @@ class SeenAtLeast:
         _check("SeenAtLeast", "candidate_steps", self.candidate_steps, 1)
         if self.max_candidates is not None:
             _check("SeenAtLeast", "max_candidates", self.max_candidates, 1)
-        for name, value, default in (("max_candidates", self.max_candidates, None), ("count", self.count, "steps")):
+        for name, value, default in (
+            ("candidate_steps", self.candidate_steps, CANDIDATE_STEPS),
+            ("max_candidates", self.max_candidates, None),
+            ("count", self.count, "steps"),
+        ):
             if self.uses == 1 and value != default:
                 raise ConfigError(
                     f"SeenAtLeast: {name}={value!r} has no effect where uses=1 admits every id; leave it out"
@@ -105,8 +110,10 @@ class Eviction(ABC):
             _check(name, "max_rows", self.max_rows, 1)
             if self.floor > self.max_rows:
                 raise ConfigError(f"{name}: floor={self.floor} is above max_rows={self.max_rows}")
-        if self.low_water is not None and not 0 <= self.low_water <= 1:
-            raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
+        if self.low_water is not None:
+            _check(name, "low_water", self.low_water, 0, whole=False)
+            if self.low_water > 1:
+                raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
 
     @abstractmethod
     def scores(self, rows: Counted) -> np.ndarray:
@@ -165,7 +172,7 @@ class Unused(Eviction):
 class LeastRecent(Eviction):
     """Beyond ``max_rows`` rows of the whole table those that have been unused for longest (LRU) leave."""
 
-    max_rows: int
+    max_rows: int = field()  # without a default, which Eviction has
 
     def scores(self, rows: Counted) -> np.ndarray:
         return rows.last
@@ -180,7 +187,7 @@ class LeastUsed(Eviction):
         count: ``"steps"``, or ``"occurrences"``: see ``SeenAtLeast``. Counts end at 2**32 - 1.
     """
 
-    max_rows: int
+    max_rows: int = field()
     half_life: int | None = None
     count: Count = "steps"
 
@@ -262,6 +269,12 @@ class Growth:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
                 raise ConfigError(f"{name}={value!r} must be an object such as ge.{_EXAMPLES[name]}, or None")
+        most = None if self.eviction is None else self.eviction.max_rows
+        if most is not None and most >= self.max_rows:
+            raise ConfigError(
+                f"{type(self.eviction).__name__}: max_rows={most} is not below that of the table, {self.max_rows}: it "
+                "would be full before a row leaves; raise that of ge.growing by the new ids of some steps"
+            )
 
     @property
     def counts_occurrences(self) -> bool:

@@ -216,7 +216,7 @@ def test_a_smaller_table_a_damaged_file_and_other_ways_to_save_are_refused(tmp_p
     num = emb.num_rows
     del emb
     ge.shutdown()
-    small, opt = make(max_rows=num - 1)
+    small, opt = make(max_rows=num - 1, eviction=ge.Unused(5))
     with pytest.raises(ConfigError, match=rf"has {num} rows, the table here max_rows={num - 1}"):
         ge.load_checkpoint(place, tables=[small], optimizers=[opt])
     assert small.num_rows == 0

@@ -86,6 +86,7 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
         (lambda: ge.SeenAtLeast(2**32), r"uses=4294967296 must be at most 4294967295"),
         (lambda: ge.SeenAtLeast(2, count="rows"), r"count 'rows'"),
         (lambda: ge.SeenAtLeast(1, count="occurrences"), r"count='occurrences' has no effect where uses=1 admits"),
+        (lambda: ge.SeenAtLeast(1, 5), r"candidate_steps=5 has no effect where uses=1 admits"),
         (lambda: ge.LeastUsed(max_rows=5, count="uses"), r"count 'uses'"),
         (lambda: ge.Unused(0), r"Unused: steps=0"),
         (lambda: ge.Unused(5, every=0), r"every=0"),
@@ -95,12 +96,16 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
         (lambda: ge.Unused(5, low_water=0.5), r"Unused: low_water=0.5 has no effect without max_rows"),
         (lambda: ge.LeastRecent(max_rows=5, floor=6), r"floor=6 is above max_rows=5"),
         (lambda: ge.LeastRecent(max_rows=5, low_water=1.5), r"low_water=1.5 must be from 0 to 1"),
+        (lambda: ge.LeastRecent(max_rows=5, low_water="1"), r"low_water='1' must be a number of at least 0"),
+        (lambda: ge.LeastRecent(max_rows=5, low_water=True), r"low_water=True must be a number"),
         (lambda: ge.LeastUsed(max_rows=5, half_life=0), r"half_life=0"),
         (lambda: ge.SmallNorm(), r"give threshold or max_rows, one of them"),
         (lambda: ge.SmallNorm(threshold=1.0, low_water=0.5), r"low_water=0.5 has no effect without max_rows"),
         (lambda: ge.SmallNorm(threshold=float("nan")), r"threshold=nan must be a number"),
         (lambda: Growth(5, admission=3), r"admission=3 must be an object such as ge.SeenAtLeast"),
         (lambda: Growth(5, eviction="lru"), r"eviction='lru' must be an object such as ge.Unused"),
+        (lambda: Growth(5, eviction=ge.LeastUsed(max_rows=5)), r"max_rows=5 is not below that of the table, 5: it"),
+        (lambda: Growth(5, eviction=ge.Unused(1, max_rows=9)), r"Unused: max_rows=9 is not below that of the table, 5"),
         (lambda: ge.HashPolicy(0), r"num_parts=0 must be from 1 to 4096"),
         (lambda: ge.HashPolicy(2.0), r"num_parts=2.0 must be an integer"),
     ],
@@ -108,3 +113,10 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
 def test_bad_arguments_are_named(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+@pytest.mark.parametrize("rule", [ge.LeastRecent, ge.LeastUsed])
+def test_a_rule_that_is_a_limit_needs_one(rule: Any) -> None:
+    """The limit was inherited from the base class, None, and no row ever left."""
+    with pytest.raises(TypeError, match="max_rows"):
+        rule()
