@@ -218,6 +218,7 @@ def run(
                 metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
                 return PipelineResult(config, metrics, None, None)
             if out is not None:
+                _check_is_another(config, _place(out))
                 check_place(_place(out), overwrite)
             started = _Run(
                 config, progress, ranks, checkpoints, watch, on_evaluation
@@ -272,6 +273,13 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
 
 def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
+
+
+def _check_is_another(config: RunConfig, place: Path) -> None:
+    """Raise a ConfigError where a run would replace the one that it goes on from, with which its changes are found."""
+    before = getattr(config.model, "from_run", None)
+    if before is not None and _place(before) == place:
+        raise ConfigError(f"{place} is the run that goes on, and stays as it is; give another --out")
 
 
 def _checkpoint_folder(out: str | Path) -> Path:

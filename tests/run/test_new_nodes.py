@@ -410,6 +410,19 @@ def refusals(old: Path, new: Path, tmp_path: Path) -> list[tuple[Callable[[], An
     ]
 
 
+def test_a_run_is_never_replaced_by_the_one_that_goes_on_from_it(
+    old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]
+) -> None:
+    """``--overwrite`` put the new run in its place, with a configuration that goes on from itself."""
+    before = (old / "config.yaml").read_bytes()
+    (tmp_path / "link").symlink_to(old)
+    for out in (old, tmp_path / "link"):
+        for options in ([], ["--overwrite"]):
+            said = cli("train", "--from", old, "--new-edges", new, "--out", out, *options)
+            assert (said.code, f"{old} is the run that goes on" in said.err) == (2, True), said.err
+    assert (old / "config.yaml").read_bytes() == before
+
+
 def test_what_does_not_go_on_is_told(old: Path, new: Path, tmp_path: Path) -> None:
     for call, error, match in refusals(old, new, tmp_path):
         with pytest.raises(error, match=match):
