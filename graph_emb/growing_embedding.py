@@ -5,7 +5,7 @@ Legend: B asked ids, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -267,12 +267,18 @@ def _rows_of(table: GrowingEmbedding, ids: np.ndarray) -> np.ndarray:
 DistEmbedding.kinds[Growth] = GrowingEmbedding
 
 
-def checked_slots(pairs: Sequence[tuple[Tensor, Slots]]) -> list[str]:
-    """The tables of the pairs of ``apply_gradients``, after a check of the slots.
+def checked_slots(given: Iterable[tuple[Tensor, Slots]]) -> tuple[list[tuple[Tensor, Slots]], list[str]]:
+    """The pairs of ``apply_gradients`` and their tables, after a check of the slots.
 
+    Args:
+        given: Read once, such as ``zip(gradients, slots)``.
     Raises:
-        ConfigError: gradients that are no tensors, slots that are none or stale, or a table given twice.
+        ConfigError: no pairs, gradients that are no tensors, slots that are none or stale, or a table given twice.
     """
+    try:
+        pairs = [(grads, slots) for grads, slots in given]
+    except (TypeError, ValueError):
+        raise ConfigError("apply_gradients: pass pairs of gradients and slots, [(gradients, slots), ...]") from None
     names = []
     for grads, slots in pairs:
         if not isinstance(grads, torch.Tensor):
@@ -282,4 +288,4 @@ def checked_slots(pairs: Sequence[tuple[Tensor, Slots]]) -> list[str]:
         names.append(slots.checked().table.name)
     if len(set(names)) < len(names):
         raise ConfigError(f"apply_gradients: a table of {', '.join(names)} is given twice; join its gradients")
-    return names
+    return pairs, names

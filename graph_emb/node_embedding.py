@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding
+from graph_emb.table.growth import Growth
 
 
 class NodeEmbedding(DistEmbedding):
@@ -24,7 +25,7 @@ class NodeEmbedding(DistEmbedding):
         device: Where the rows lie; None: the CPU.
         partition: DGL's split over GPUs: refused, because the table's policy says where a row lies.
     Raises:
-        ConfigError: a partition, or as ``DistEmbedding``.
+        ConfigError: a partition, ``ge.growing(...)``, or as ``DistEmbedding``.
     """
 
     def __init__(
@@ -36,6 +37,10 @@ class NodeEmbedding(DistEmbedding):
         device: torch.device | str | None = None,
         partition: Any = None,
     ) -> None:
+        if isinstance(num_embeddings, Growth):
+            raise ConfigError(
+                f"table {name!r}: a NodeEmbedding has a fixed number of rows; ge.DistEmbedding takes ge.growing(...)"
+            )
         if partition is not None:
             raise ConfigError(
                 f"table {name!r}: partition={partition!r} is DGL's split over GPUs; give "

@@ -254,8 +254,7 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
             [-0.5, -0.5]
         """
         self._check_open()
-        pairs = [*pairs]  # zip(gradients, slots) is read once
-        names = checked_slots(pairs)
+        pairs, names = checked_slots(pairs)
         with self.transport.joint(f"push of table {', '.join(map(repr, names))}"):
             pushes = []
             for name, (grads, slots) in zip(names, pairs, strict=True):

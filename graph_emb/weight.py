@@ -92,8 +92,13 @@ class RowsById(ABC):
         ids = self._ids(key)
         if ids.unique().numel() != ids.numel():
             raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
-        rows = torch.as_tensor(values, dtype=self.dtype).detach()  # the table would keep the graph of all values alive
         wanted = (ids.numel(), *self.shape[1:])
+        try:
+            rows = torch.as_tensor(values, dtype=self.dtype).detach()  # the table would keep the graph of all values
+        except (TypeError, ValueError, RuntimeError):
+            raise ShapeError(
+                f"table {self.name!r}: values are a {type(values).__name__}; pass numbers, {wanted}"
+            ) from None
         try:
             return ids, rows.broadcast_to(wanted)
         except RuntimeError:

@@ -298,6 +298,9 @@ def test_pairs_may_be_zipped_and_a_gradient_is_a_tensor() -> None:
     before = rows.clone()
     opt.apply_gradients(zip([torch.ones_like(rows)], [slots], strict=True))
     assert torch.equal(emb.weight[[5, 7]], before - 1)
+    for pairs in (None, [(torch.ones(2, 1), slots, 1)], [slots]):
+        with pytest.raises(ConfigError, match=r"apply_gradients: pass pairs of gradients and slots"):
+            opt.apply_gradients(pairs)  # type: ignore[arg-type]
     for wrong in (None, np.ones((2, 1), np.float32)):
         with pytest.raises(ConfigError, match="is no tensor; leave out tables without a gradient"):
             opt.apply_gradients([(wrong, slots)])  # type: ignore[list-item]
@@ -392,6 +395,11 @@ def test_memory_is_taken_as_rows_are_made() -> None:
     ("make", "error", "said"),
     [
         (lambda: ge.DistEmbedding(ge.growing(5), 2, bounds="drop"), ConfigError, "bounds='drop'"),
+        (lambda: ge.NodeEmbedding(ge.growing(5), 2, "node"), ConfigError, "'node': a NodeEmbedding has a fixed number"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).lookup({3}), ShapeError, "ids are set; pass integers"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).grow([1], "x"), ShapeError, "values are a str"),
+        (lambda: ge.NeighbourMean(None), ShapeError, "NeighbourMean: None is no graph"),
+        (lambda: ge.NeighbourMean(([1], [2], [3])), ShapeError, "is no graph; give a HeteroGraph or"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, original_ids=[1]), ConfigError, r"original_ids=\[1\]"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, part_policy=ge.RangeBook([0, 5])), ConfigError, "HashPolicy"),
         (lambda: ge.DistEmbedding(ge.growing(5), 2, part_policy="node~_N"), ConfigError, "part_policy='node~_N'"),

@@ -50,7 +50,12 @@ class NeighbourMean:
                     raise ConfigError("NeighbourMean: the graph's ids are texts; give edges of the table's ids")
                 src, dst = named[src], named[dst]
         else:
-            src, dst = (np.asarray(side) for side in graph)
+            try:
+                src, dst = (np.asarray(side) for side in graph)
+            except (TypeError, ValueError):
+                raise ShapeError(
+                    f"NeighbourMean: {graph!r:.60} is no graph; give a HeteroGraph or (sources, destinations)"
+                ) from None
         if src.ndim != 1 or src.shape != dst.shape or (len(src) and {src.dtype.kind, dst.dtype.kind} - {"i", "u"}):
             raise ShapeError(f"NeighbourMean: edges of shape {src.shape}, {dst.shape} must be integers, (E,) each")
         node, other = np.concatenate([src, dst]).astype(np.int64), np.concatenate([dst, src]).astype(np.int64)
