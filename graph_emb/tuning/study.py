@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import read_json, replace_json
 from graph_emb.models.search import Range, Space, Span
 
@@ -95,9 +95,10 @@ class SearchFolder:
             _check_same(folder, read_json(place), about, resume=resume)
         elif folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} holds files but no search of graph-emb; give another --out")
-        (folder / CLAIMS).mkdir(parents=True, exist_ok=True)
-        if not place.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if not place.exists():  # first, so that what a kill leaves is a search
             replace_json(place, about)
+        (folder / CLAIMS).mkdir(exist_ok=True)
         self._study = self._opened()
 
     def _opened(self) -> OptunaStudy:
@@ -112,8 +113,24 @@ class SearchFolder:
             _cut_torn_line(journal)
         finally:
             lock.release()
-        storage = JournalStorage(JournalFileBackend(str(journal), as_backend))
-        return found.create_study(study_name="search", storage=storage, direction="maximize", load_if_exists=True)
+        try:
+            storage = JournalStorage(JournalFileBackend(str(journal), as_backend))
+            return found.create_study(study_name="search", storage=storage, direction="maximize", load_if_exists=True)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:  # a line is no entry
+            raise DataError(f"{journal}: is damaged ({error}); give another --out") from error
+
+    def discard(self) -> None:
+        """Take the search away where no trial is finished, so that its folder is free for another."""
+        if self.finished():
+            return
+        for path in (
+            *(self.folder / CLAIMS).iterdir(),
+            *map(self.folder.joinpath, (JOURNAL, f"{JOURNAL}.lock", ABOUT)),
+        ):
+            path.unlink(missing_ok=True)
+        (self.folder / CLAIMS).rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def finished(self) -> list[FrozenTrial]:
         """The finished trials by number: complete, pruned and failed ones."""

@@ -96,6 +96,28 @@ def test_half_a_line_that_a_kill_left_is_cut_off(tmp_path: Path) -> None:
     assert len(opened(tmp_path).finished()) == 4
 
 
+@pytest.mark.parametrize("line", ["no json", "[1]", '{"op_code": 99}', "{}"])
+def test_a_line_that_is_no_entry_is_named(tmp_path: Path, line: str) -> None:
+    run(opened(tmp_path), 1)
+    with (tmp_path / "journal.log").open("a") as journal:
+        journal.write(f"{line}\n")
+    with pytest.raises(ge.DataError, match=r"journal\.log: is damaged \(.*; give another --out"):
+        opened(tmp_path)
+
+
+def test_a_search_that_was_killed_when_it_began_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder held no more than an empty one, and was taken for somebody else's."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("graph_emb.tuning.study.replace_json", kill)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path / "search")
+    assert run(opened(tmp_path / "search"), 1) == [0]
+
+
 def test_another_search_and_other_files_are_refused(tmp_path: Path) -> None:
     opened(tmp_path / "taken")
     with pytest.raises(ge.ConfigError, match="holds a search; give another --out, or --resume"):
