@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shlex
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -182,7 +183,11 @@ def tune_config(
     job.folder(resume=resume)  # refuses another search
     until = None if hours is None else time.time() + 3600 * hours
     told = progress, on_trial
-    interrupted = job.run(until, *told) if jobs == 1 else _in_processes(job, until, jobs, *told)
+    try:
+        interrupted = job.run(until, *told) if jobs == 1 else _in_processes(job, until, jobs, *told)
+    except UnknownMetric:
+        job.folder(resume=True).discard()
+        raise
     return job.result(interrupted)
 
 
@@ -307,7 +312,7 @@ class _Search:
         except pruned:
             told = study.tell(trial, state=states.PRUNED)
         except (GraphEmbError, MemoryError) as error:
-            if isinstance(error, _UnknownMetric):
+            if isinstance(error, UnknownMetric):
                 raise
             problem = str(error) or type(error).__name__
             told = study.tell(trial, state=states.FAIL)
@@ -329,7 +334,7 @@ class _Search:
         if self.metric == "valid" and values:
             return next(iter(values.values()))
         if self.metric not in values:
-            raise _UnknownMetric(str(unknown_name("metric", self.metric, list(values))))
+            raise UnknownMetric(str(unknown_name("metric", self.metric, list(values))))
         return values[self.metric]
 
     def result(self, interrupted: bool) -> TuneResult:
@@ -371,7 +376,7 @@ class _Search:
 WORDS = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
-class _UnknownMetric(ConfigError):
+class UnknownMetric(ConfigError):
     """No run has the metric, so that every trial would fail."""
 
 
@@ -417,21 +422,30 @@ def _in_processes(
         pipes.append(mine)
     try:
         trials = bar(total=job.total, initial=before, desc="trials", unit="trial", shown=progress)
-        _follow(pipes, trials, on_trial)
+        failures = _follow(pipes, trials, on_trial)
         for worker in workers:
             worker.join()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a terminal's reached all of them, a scheduler's this process alone
+        for worker in workers:
+            worker.join(GRACE_S)
+            if worker.is_alive():
+                os.kill(worker.pid or 0, signal.SIGINT)
         for worker in workers:
             worker.join()
         return True
+    if failures:
+        raise failures[0]
     codes = [worker.exitcode for worker in workers]
     if any(code not in (0, INTERRUPTED) for code in codes):
         raise ConfigError(f"a process of the search failed (exit codes {codes}); its message is above")
     return INTERRUPTED in codes
 
 
-def _follow(pipes: list[Connection], trials: Any, on_trial: Callable[[TrialRow], None] | None) -> None:
-    """Tell of the trials of other processes, and move their bar, until all of those have ended."""
+def _follow(
+    pipes: list[Connection], trials: Any, on_trial: Callable[[TrialRow], None] | None
+) -> list[GraphEmbError | OSError]:
+    """Tell of the trials of other processes, and move their bar, until all of those have ended; their errors."""
+    failures: list[GraphEmbError | OSError] = []
     try:
         while pipes:
             for pipe in wait(pipes):
@@ -441,22 +455,44 @@ def _follow(pipes: list[Connection], trials: Any, on_trial: Callable[[TrialRow],
                 except EOFError:
                     pipes.remove(pipe)
                     continue
+                if isinstance(row, Exception):
+                    failures.append(row)
+                    continue
                 trials.update()
                 if on_trial is not None:
                     on_trial(row)
     finally:
         trials.close()
+    return failures
 
 
 INTERRUPTED = 130
+GRACE_S = 1.0
+"""Until a process of a search that was interrupted is told so."""
 
 
 def _work(job: _Search, held: Any, until: float | None, told: Connection) -> None:
     job.blind.dataset.hold(held)
-    if job.run(until, False, told.send):
+    try:
+        interrupted = job.run(until, False, told.send)
+    except (KeyboardInterrupt, BrokenPipeError):  # between trials; or who asked for them is gone
+        interrupted = True
+    except (GraphEmbError, OSError) as error:
+        told.send(error)
+        return
+    if interrupted:
         os._exit(INTERRUPTED)
 
 
 def ranges_of(texts: list[str]) -> dict[str, Range]:
-    """Ranges as the command line says them; see ``parse_range``."""
-    return dict(parse_range(text) for text in texts)
+    """Ranges as the command line says them; see ``parse_range``.
+
+    Raises:
+        ConfigError: as there, or a setting is given twice.
+    """
+    found: dict[str, Range] = {}
+    for name, own in map(parse_range, texts):
+        if name in found:
+            raise ConfigError(f"--search {name} is given twice; give all its values at once, as {name}=2,5,10")
+        found[name] = own
+    return found

@@ -206,6 +206,53 @@ def test_two_jobs_share_the_trials(
     assert "trials: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.dist)])
+def test_an_unknown_metric_leaves_a_free_folder(jobs: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The search lay there with a metric that no trial has, and the folder took no other one."""
+    options: dict[str, Any] = {"out": tmp_path / "search", "trials": 2, "jobs": jobs, **WALKS}
+    with pytest.raises(ge.ConfigError, match=r"unknown metric 'valid.mrr'; known: valid.accuracy"):
+        tune("deepwalk", planted(), metric="valid.mrr", **options)
+    assert not (tmp_path / "search").exists()
+    assert "Traceback" not in capfd.readouterr().err
+    assert len(tune("deepwalk", planted(), **{**options, "trials": 1, "jobs": 1}).trials) == 1
+
+
+ASKED = """
+import sys
+from graph_emb.core.terminal import exit_code
+from graph_emb.run.pipeline import config_of
+from graph_emb.tuning.search import tune_config
+from tests.tuning.test_search import WALKS, planted
+def told(row):
+    print(row.number, flush=True)
+def run(words):
+    config = config_of(None, {"model": "deepwalk", "dataset": planted(), "evaluate": None}, WALKS)
+    return 130 * tune_config(config, out=sys.argv[1], trials=100_000, jobs=2, on_trial=told).interrupted
+if __name__ == "__main__":
+    sys.exit(exit_code(run, [], "tune", ""))
+"""
+
+
+@pytest.mark.dist
+def test_a_signal_to_the_asking_process_alone_ends_all_of_a_search(tmp_path: Path) -> None:
+    """It waited until its processes had trained all trials."""
+    (tmp_path / "asked.py").write_text(ASKED)
+    words = [sys.executable, str(tmp_path / "asked.py"), str(tmp_path / "search")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    asked = subprocess.Popen(words, env=environment, start_new_session=True, **pipes)
+    assert asked.stdout is not None
+    assert asked.stdout.readline().strip().isdigit(), asked.communicate()
+    asked.send_signal(signal.SIGTERM)
+    _, said = asked.communicate(timeout=100)
+    assert (asked.returncode, "Traceback" in said) == (130, False), said
+
+
+def test_a_range_is_given_once() -> None:
+    with pytest.raises(ge.ConfigError, match=r"--search model.window is given twice; give all its values at once"):
+        search.ranges_of(["model.window=2,3", "model.window=5"])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
