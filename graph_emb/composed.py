@@ -125,12 +125,13 @@ class ComposedEmbedding(ComposedSurface):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ConfigError(f"table {name!r}: {what} is {number!r}; it must be an integer of at least 1")
         self._dim, num_hashes = embedding_dim, num_hashes if hashed else 0
-        if isinstance(levels, int):
-            if placed or scope == "part":
-                raise ConfigError(f"table {name!r}: kind {kind!r} needs the levels of a partition, not {levels} nodes")
-            levels = np.empty((levels, 0), np.int64)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ConfigError(f"table {name!r}: seed is {seed!r}; it must be an integer in [0, 2**63)")
         levels = checked_levels(name, levels)
         self._num_rows = len(levels)
+        if not levels.shape[1] and (placed or scope == "part"):
+            what = f"kind {kind!r}" if placed else "scope 'part'"
+            raise ConfigError(f"table {name!r}: {what} needs the levels of a partition, not {len(levels)} nodes")
         if not placed and scope == "all":
             levels = levels[:, :0]
         rows = getattr(getattr(part_policy, "book", None), "num_rows", self._num_rows)
@@ -279,7 +280,7 @@ class ComposedEmbedding(ComposedSurface):
         Raises:
             ConfigError: a kind that has no row for a new node, or levels are missing or of no effect.
             ShapeError: levels are of another shape.
-            PartitionError: an id is negative, or a part is not in the table.
+            PartitionError: an id is negative, or a part is not in the table, or lies in another one than there.
         Example:
             >>> emb = ge.ComposedEmbedding(torch.tensor([[0, 0], [0, 1], [1, 2]]), 4, kind="position")
             >>> new = emb.rows_of_new([3], torch.tensor([[0, 1]]))  # a node of the second one's parts
@@ -290,7 +291,7 @@ class ComposedEmbedding(ComposedSurface):
             raise ConfigError(
                 f"table {self._name!r}: kind {self.kind!r} has no row for a new node; make a larger table"
             )
-        ids = check_ids(as_ids(original_ids), np.iinfo(np.int64).max, self._name).flatten()
+        ids = check_ids(as_ids(original_ids), 2**63, self._name).flatten()
         made = self.composition
         width = made.levels_of(made.finest[:0]).shape[1]
         if (levels is None) != (not width):
@@ -303,6 +304,7 @@ class ComposedEmbedding(ComposedSurface):
                 f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
             )
         chosen = chosen.astype(np.int64)
+        made.check_chains(self._name, chosen)
         within = chosen[:, 0] if made.scope == "part" else None
         rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
         if self._buckets is not None:

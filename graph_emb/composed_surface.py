@@ -100,7 +100,13 @@ class ComposedSurface(Card):
 
     @torch.no_grad()
     def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
-        """All rows in order, at most ``rows`` at a time, (B, D): for export. In collective mode every rank calls it."""
+        """All rows in order, at most ``rows`` at a time, (B, D): for export. In collective mode every rank calls it.
+
+        Raises:
+            ConfigError: rows is no integer of at least 1.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ConfigError(f"table {self._name!r}: blocks of {rows!r} rows; give an integer of at least 1")
         for start in range(0, self._num_rows, rows):
             yield self(torch.arange(start, min(start + rows, self._num_rows)))
 

@@ -92,6 +92,23 @@ def test_hashes_are_of_original_ids_and_of_the_part_where_asked() -> None:
     assert len(within.unique()) > 10
 
 
+def test_levels_may_leave_parts_out_and_be_of_any_integers() -> None:
+    few = np.array([[0, 7], [0, 7], [90_000, 12], [90_000, 2_000_000]], np.uint64)
+    emb = ge.ComposedEmbedding(few, D, kind="position")
+    first, last = (table.weight[[0, *few[1:, place].tolist()]] for place, table in enumerate(emb.tables))
+    assert torch.equal(emb.weight[1:], first[1:] + last[1:])
+    with pytest.raises(ConfigError, match="not nested: part 7 of level 1 lies in several parts of level 0"):
+        ge.ComposedEmbedding(few + np.array([[0, 0], [1, 0], [0, 0], [0, 0]], np.uint64), D)
+    assert ge.ComposedEmbedding(np.int64(3), D, kind="hash").num_embeddings == 3
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "x"])
+def test_blocks_of_no_rows_are_refused(rows: Any) -> None:
+    """Blocks of -1 rows were none at all: an export of nothing."""
+    with pytest.raises(ConfigError, match=r"blocks of .* rows; give an integer of at least 1"):
+        next(made("hash").blocks(rows))
+
+
 def test_rows_are_read_in_blocks_and_never_assigned() -> None:
     emb = made()
     torch.testing.assert_close(torch.cat(list(emb.blocks(7))), emb.weight[:])
@@ -127,6 +144,12 @@ def test_new_nodes_that_a_table_cannot_have_are_refused() -> None:
         emb.rows_of_new([24], np.array([[1, 3, 8]]))
     with pytest.raises(PartitionError, match="id -1 is outside"):
         emb.rows_of_new([-1], LEVELS[:1])
+    other = np.append(1 - LEVELS[:1, :1], LEVELS[:1, 1:], axis=1)
+    with pytest.raises(
+        PartitionError, match=r"a new node has the parts \[1, 0, 0\], and the finest .* \[0, 0, 0\] here"
+    ):
+        emb.rows_of_new([24], other)
+    assert emb.rows_of_new([2**63 - 1], LEVELS[:1]).shape == (1, D)
     with pytest.raises(ConfigError, match="kind 'hash' has no levels; leave them out"):
         made("hash", name="hash").rows_of_new([24], LEVELS[:1])
     with pytest.raises(ConfigError, match="kind 'full' has no row for a new node"):
@@ -434,6 +457,19 @@ def test_a_checkpoint_of_another_partition_is_refused(tmp_path: Path) -> None:
         (LEVELS, {"scope": "some"}, ConfigError, "unknown scope of the hashes 'some'"),
         (LEVELS, {"scope": "part", "num_buckets": 1}, ConfigError, "1 buckets for 2 parts"),
         (LEVELS, {"level_sizes": (2, 4, 7)}, ConfigError, r"level_sizes \(2, 4, 7\)"),
+        (LEVELS, {"level_sizes": 3}, ConfigError, "level_sizes 3; give a number of parts for each of 3 levels"),
+        (LEVELS, {"level_sizes": (2, 4, 8.5)}, ConfigError, r"level_sizes \(2, 4, 8.5\); give a number of parts"),
+        (LEVELS, {"seed": 1.5, "init_func": ge.initializers.Zeros()}, ConfigError, "seed is 1.5; it must be an"),
+        (LEVELS, {"own_rows": 3}, ConfigError, r"own_rows of shape \(\); give the ids of nodes"),
+        (LEVELS[:, :0], {}, ConfigError, "kind 'position-hash' needs the levels of a partition, not 24 nodes"),
+        (LEVELS[:, :0], {"kind": "hash", "scope": "part"}, ConfigError, "scope 'part' needs the levels of a partition"),
+        ([[0, 2**40]], {}, ConfigError, "levels have the part 1099511627776; parts are numbered from 0, to 2147483647"),
+        (np.array([[2**63]], np.uint64), {}, ConfigError, "levels have the part 9223372036854775808"),
+        ([[0, 1], [2]], {}, ShapeError, "levels are no matrix"),
+        (torch.eye(3).long().to_sparse(), {}, ShapeError, "levels are no matrix"),
+        (-1, {"kind": "hash"}, ConfigError, "-1 nodes; give a number from 1 to"),
+        (True, {"kind": "full"}, ConfigError, "True nodes; give a number from 1 to"),
+        (2**62, {"kind": "full"}, ConfigError, "4611686018427387904 nodes; give a number from 1 to"),
         (24, {}, ConfigError, "needs the levels of a partition"),
         (LEVELS, {"kind": "position", "num_hashes": 2}, ConfigError, "num_hashes has no effect on kind 'position'"),
         (24, {"kind": "full", "num_buckets": 4096}, ConfigError, "num_buckets has no effect on kind 'full'"),

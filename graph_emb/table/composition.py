@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, mix64
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.table.nested_levels import hash_keys
 from graph_emb.table.row_sums import RowTerms, columns_at
 from graph_emb.table.spec import accumulation_dtype
@@ -108,6 +108,25 @@ class Composition:
     def levels_of(self, finest: np.ndarray) -> np.ndarray:
         """The part at each level of nodes whose finest ones are these, (B, 1): shape (B, L)."""
         return np.concatenate([self.above[finest[:, 0]], finest], axis=1) if finest.shape[1] else finest
+
+    def check_chains(self, name: str, levels: np.ndarray) -> None:
+        """Raise a PartitionError unless the parts of new nodes, (B, L), lie in each other as those of the nodes do.
+
+        Args:
+            name: Of the table. Parts that it does not have, and those without a node, are not looked at.
+        """
+        if self.above.shape[1] == 0 or not len(levels):
+            return
+        finest = levels[:, -1]
+        used = np.isin(finest, self.finest[:, 0])
+        wrong = np.flatnonzero(used & (self.above[np.where(used, finest, 0)] != levels[:, :-1]).any(axis=1))
+        if len(wrong):
+            told = levels[wrong[0]].tolist()
+            there = [*self.above[told[-1]].tolist(), told[-1]]
+            raise PartitionError(
+                f"table {name!r}: a new node has the parts {told}, and the finest of them lies in {there} here; take "
+                "the levels that partition.extend gives it"
+            )
 
     def keys(self, ids: Tensor) -> np.ndarray:
         """Original ids of nodes (B,), int64."""

@@ -56,7 +56,9 @@ class OwnRows:
     def __init__(self, name: str, kind: str, nodes: Ids, book: PartitionBook, original: OriginalIds | None) -> None:
         if kind == "full":
             raise ConfigError(f"table {name!r}: kind 'full' has a row for each node; leave out own_rows")
-        ids = check_ids(as_ids(nodes), book.num_rows, name).flatten()
+        ids = check_ids(as_ids(nodes), book.num_rows, name)
+        if ids.ndim != 1:
+            raise ConfigError(f"table {name!r}: own_rows of shape {tuple(ids.shape)}; give the ids of nodes, (k,)")
         again = len(ids) - len(ids.unique())
         if not len(ids) or again:
             said = f"{again} of {len(ids)} nodes again; give each once" if again else "no node; leave it out"
