@@ -182,9 +182,6 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Costs], dict[int, float
     return costs, steps
 
 
-TOKEN_US, BYTE_NS = 1e6 / 785_000, 2.1
-"""DeepWalk on ogbn-arxiv, a trainer of one thread (AMD EPYC): 785,000 tokens/s; between two hosts 6.7 s of exchange,
-1.8 of them wire, for 10.1 M tokens of 227 bytes from each host."""
 TRIPLE_US, SERVED_NS = 1e6 / 209_000, 44.0
 """ComplEx in memory, rows of 128, Adagrad, four triples an entity as Freebase, two cores (Intel Xeon): 209,000
 triples/s. ``served_ns`` of ``Costs``, of the same width and rule."""
@@ -207,8 +204,8 @@ def predicted_graphs(
     Where that is more than ``memory_gib`` memory bounds the training, whatever else takes long.
     """
     from graph_emb.models.skipgram.config import PlainWalkConfig
-    from graph_emb.run.cost import Costs as WalkCosts
-    from graph_emb.run.cost import Link, bytes_of_counts, forecast
+    from graph_emb.run.cost import USUAL, WalkLoad, bytes_of_counts, forecast
+    from graph_emb.transport.link import Link
 
     config = PlainWalkConfig(num_walks=1)
     name, nodes, edges = WALKED
@@ -217,9 +214,10 @@ def predicted_graphs(
     walks, steps = [], []
     for machines in MACHINES:
         share = 1 - 1 / machines if remote is None else remote
-        sent, interval, copied = bytes_of_counts(nodes, 2 * edges, config, machines, share)
-        cost = forecast(WalkCosts(TOKEN_US, BYTE_NS), Link(link_gbit, latency_us), machines,
-                        nodes * config.walk_length, sent, interval)  # fmt: skip
+        load = WalkLoad(config, nodes, 2 * edges, nodes * config.num_walks, config.walk_length)
+        sent, interval, copied = bytes_of_counts(load, machines, share)
+        tokens = load.num_walks * load.walk_length
+        cost = forecast(USUAL, Link(link_gbit, latency_us), machines, tokens, sent, interval)
         row = 4 * config.dim
         gib = (nodes * config.tables * row / machines + 2 * edges * 8 / machines + 4 * copied * row) / 2**30
         parts = {"work": cost.work, "exchange": cost.exchange, "wire": cost.wire, "start": cost.start}

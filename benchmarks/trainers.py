@@ -30,7 +30,7 @@ import hosts_grid
 import numpy as np
 from tabulate import tabulate
 
-from graph_emb.run.cost import Link
+from graph_emb.transport.link import Link
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.netns import network

@@ -94,9 +94,10 @@ def _following(config: RunConfig) -> RunConfig:
 def estimate(args: argparse.Namespace) -> int:
     """Train a few seconds, print what the whole would take; --json writes it."""
     with importing():
-        from graph_emb.run.cost import Forecast, Link
+        from graph_emb.run.cost import Forecast
         from graph_emb.run.estimate import PROBE_S, Estimate, estimate_of
         from graph_emb.run.estimate_hosts import estimate_on
+        from graph_emb.transport.link import Link
 
     if args.link is not None and args.num_hosts is None:
         raise ConfigError("--link has no effect without --hosts; give the number of machines")

@@ -157,11 +157,18 @@ class ParallelSection(Settings):
         "without locks; auto or null: of walks and triples where one machine holds all trainers and nothing needs an "
         "exchange; false: they exchange rows, so that a seed repeats the bits",
     )
-    wire_dtype: Literal["float16", "bfloat16"] | None = Field(
-        default=None, description="rows and gradients are rounded to it where they are exchanged; null: exact"
+    wire_dtype: Annotated[Literal["float32", "float16", "bfloat16"] | None, AutoIsNull] = Field(
+        default=None,
+        description="rows and gradients are rounded to it where they are exchanged; float32: exact; auto or null: of "
+        "walks by sgd between machines bfloat16 where the wire would be a quarter of the training; else exact",
     )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
+
+    @property
+    def rounded_to(self) -> str | None:
+        """``wire_dtype`` where it rounds."""
+        return None if self.wire_dtype == "float32" else self.wire_dtype
 
     @model_validator(mode="after")
     def _counts_fit_the_mode(self) -> ParallelSection:
@@ -173,12 +180,14 @@ class ParallelSection(Settings):
             raise ValueError("mode=kvstore needs servers of at least 1")
         if self.partition is not None and self.method != "auto":
             raise ValueError(f"method={self.method!r} has no effect on the parts of partition; leave one of them out")
-        if self.wire_dtype is not None and self.mode == "collective" and self.trainers == 1:
+        if self.rounded_to is not None and self.mode == "collective" and self.trainers == 1:
             raise ValueError("wire_dtype has no effect on one trainer, which exchanges nothing; leave it out")
         if self.mode == "local":
             meant = {"mode", "trainers", "servers"} | fields_at_default(self)
             if self.hogwild is False:  # as earlier versions wrote it
                 meant.add("hogwild")
+            if self.rounded_to is None:  # so that the file of a run on several machines says what one process does
+                meant.add("wire_dtype")
             unused = sorted(self.model_fields_set - meant)
             if unused:
                 raise ValueError(f"{unused[0]} has no effect on one process; set mode=collective or leave it out")
@@ -323,8 +332,13 @@ class RunConfig(Settings):
 
         Trainers that share rows in place (``parallel.hogwild``) exchange none, nor does one that is alone.
         """
-        given = [name for name in EXCHANGE if getattr(self.model, name, None) or getattr(self.parallel, name, None)]
-        return [f"parallel.{name}" for name in given]
+        return [f"parallel.{name}" for name in EXCHANGE if self._exchanges_by(name)]
+
+    def _exchanges_by(self, name: str) -> bool:
+        """Whether a field of ``parallel`` is given that has no effect but on an exchange."""
+        if name == "wire_dtype":
+            return self.parallel.rounded_to is not None
+        return bool(getattr(self.model, name, None) or getattr(self.parallel, name, None))
 
     @model_validator(mode="after")
     def _every_field_has_a_meaning(self) -> RunConfig:
@@ -369,7 +383,7 @@ class RunConfig(Settings):
             raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
         if isinstance(model, GNNConfig):
             model.check_trainers(self.parallel.trainers)
-            if model.blocks > 1 and self.parallel.wire_dtype is not None:
+            if model.blocks > 1 and self.parallel.rounded_to is not None:
                 raise ValueError(
                     f"parallel.blocks = {model.blocks} is for equal bits, and parallel.wire_dtype rounds what ranks "
                     "exchange; leave one of them out"
@@ -403,7 +417,7 @@ class RunConfig(Settings):
                 reason = reason or "parallel.hogwild=true, which copies no rows"
             if paced and name in ("remote_negatives", "overlap", "reduction"):
                 reason = reason or "parallel.mode=kvstore; it is for mode=collective"
-            if reason and (getattr(model, name, None) or getattr(self.parallel, name, None)):
+            if reason and self._exchanges_by(name):
                 raise ValueError(f"parallel.{name} has no effect with {reason}, leave it out")
         return self
 
@@ -414,7 +428,7 @@ class RunConfig(Settings):
                 "parallel.hogwild = True: trainers of triples share rows in mode=collective; set that, or leave it out"
             )
         for path, given, why in (
-            ("parallel.wire_dtype", self.parallel.wire_dtype is not None, "which exchanges no rows"),
+            ("parallel.wire_dtype", self.parallel.rounded_to is not None, "which exchanges no rows"),
             ("train.memory", self.train.memory is not None, "which needs all rows in memory"),
             ("train.weight_decay_mode=lazy", model.weight_decay_mode == "lazy", "whose trainers take no step together"),
         ):

@@ -7,9 +7,8 @@ Legend: N nodes, B walks, L nodes of a walk, S blocks of a walk, K negatives of 
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -17,14 +16,13 @@ import numpy as np
 import torch
 from tabulate import tabulate
 
-from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import scorer_of
-from graph_emb.models.skipgram.config import WalkConfig
+from graph_emb.models.skipgram.config import SkipGramConfig, WalkConfig
 from graph_emb.models.skipgram.local_sgd import GROWTH, usual_walks
 from graph_emb.models.skipgram.model import num_blocks
 from graph_emb.models.skipgram.rates import rate_of_walks
@@ -32,6 +30,7 @@ from graph_emb.models.skipgram.steps import cut_sizes
 from graph_emb.models.skipgram.training import joint_walks
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.link import Link
 
 MESSAGES = 5
 """Exchanges of an interval of walks: numbers, ids and rows of the pull; numbers and rows of the changes."""
@@ -39,36 +38,10 @@ STEP_MESSAGES = 6
 """Exchanges of a step of an optimizer: numbers, ids and rows of the pull; numbers, ids and gradients of the push."""
 SIZES = 6
 """Lengths of intervals whose rows are counted."""
-_GBIT = {"mbit": 1e-3, "gbit": 1.0}
-
-
-@dataclass(frozen=True)
-class Link:
-    """What joins a machine to the others, each way.
-
-    Attributes:
-        gbit: 10^9 bits a second.
-        latency_us: Microseconds of a message.
-    """
-
-    gbit: float
-    latency_us: float = 50.0
-
-    @classmethod
-    def parse(cls, words: str) -> Link:
-        """Read ``10gbit``, ``250mbit`` or ``10gbit,80us``.
-
-        Raises:
-            ConfigError: other words, or numbers that are not above 0.
-        """
-        found = re.fullmatch(r"(\d+\.?\d*)(mbit|gbit)(?:,(\d+\.?\d*)us)?", words.strip().lower())
-        rate = latency = 0.0
-        if found is not None:
-            rate = float(found[1]) * _GBIT[found[2]]
-            latency = cls.latency_us if found[3] is None else float(found[3])
-        if not 0 < rate < math.inf or not 0 < latency < math.inf:
-            raise ConfigError(f"link = {words!r}: give a rate, as 10gbit or 250mbit, and if need be 10gbit,80us")
-        return cls(rate, latency)
+CUT = 0.2
+"""Share of the nodes of a trainer's walks that others hold, where nothing is known of the parts."""
+WIRE_SHARE, WIRE_S = 0.25, 1.0
+"""The share of a training, and the seconds, from which on the wire is worth numbers of half the width."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +58,29 @@ class Costs:
     byte_ns: float
 
 
+USUAL = Costs(item_us=1e6 / 785_000, byte_ns=2.1)
+"""Of DeepWalk on ogbn-arxiv, a trainer of one thread and rows of 128 (AMD EPYC): 785,000 tokens/s; between two hosts
+6.7 s of exchange, 1.8 of them wire, for 10.1 M tokens of 227 bytes from each host."""
+
+
+@dataclass(frozen=True)
+class WalkLoad:
+    """A training on walks, of which only sizes are known.
+
+    Attributes:
+        config: Trains by SGD in place.
+        num_nodes, num_arcs: Of the graph; an undirected edge counts twice.
+        num_walks: Of all epochs, over all machines.
+        walk_length: L.
+    """
+
+    config: SkipGramConfig
+    num_nodes: int
+    num_arcs: int
+    num_walks: int
+    walk_length: int
+
+
 @dataclass(frozen=True)
 class Forecast:
     """A training on W machines.
@@ -97,6 +93,7 @@ class Forecast:
         bytes_each: Sent for each token or triple.
         bound: Which of them is largest.
         unit: Of what is trained: "token" or "triple".
+        wire_dtype: Of rows as they travel.
     """
 
     hosts: int
@@ -108,6 +105,7 @@ class Forecast:
     bytes_each: float
     bound: str
     unit: str = "token"
+    wire_dtype: str = "float32"
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file."""
@@ -118,7 +116,7 @@ class Forecast:
         rows = [
             ("machines", f"{self.hosts}"),
             ("training there", f"{self.seconds:,.1f} s ({parts})"),
-            (f"bytes a {self.unit}", f"{self.bytes_each:,.0f}"),
+            (f"bytes a {self.unit}", f"{self.bytes_each:,.0f}, rows travel as {self.wire_dtype}"),
             ("bound by", self.bound),
         ]
         return tabulate(rows, tablefmt="plain", disable_numparse=True)
@@ -160,7 +158,25 @@ def forecast(
     seconds = max(work + exchange, wire + start) if overlap else work + exchange + wire + start
     parts = {"work": work, "exchange": exchange, "wire": wire, "start": start}
     bound = max(parts, key=lambda name: parts[name])
-    return Forecast(hosts, seconds, **parts, bytes_each=sent / share, bound=bound, unit=unit)
+    return Forecast(hosts, seconds, work, exchange, wire, start, bytes_each=sent / share, bound=bound, unit=unit)
+
+
+def usual_forecast(load: WalkLoad, link: Link, hosts: int, threads: int) -> Forecast:
+    """``forecast`` before anything of a training is measured: work in proportion to the width of a row, else ``USUAL``.
+
+    Args:
+        threads: Of each trainer.
+    """
+    bytes_token, interval, _ = bytes_of_counts(load, hosts, CUT)
+    costs = replace(USUAL, item_us=USUAL.item_us * load.config.dim / 128 / threads)
+    tokens = float(load.num_walks * load.walk_length)
+    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=load.config.overlap)
+
+
+def rounding_pays(found: Sequence[Forecast]) -> bool:
+    """Whether the wire is a substantial part of trainings one after the other, of what does not hide behind work."""
+    wire = sum(min(one.wire, one.seconds - one.work - one.exchange) for one in found)
+    return wire >= max(WIRE_S, WIRE_SHARE * sum(one.seconds for one in found))
 
 
 def bytes_of_row(dim: int, width: int = 4) -> int:
@@ -173,7 +189,7 @@ def bytes_of_row(dim: int, width: int = 4) -> int:
 
 
 def bytes_of_token(
-    graph: Graph, parts: np.ndarray, config: WalkConfig, hosts: int, seed: int = 0, width: int = 4
+    graph: Graph, parts: np.ndarray, config: WalkConfig, hosts: int, seed: int = 0
 ) -> tuple[float, float]:
     """Bytes that a machine sends for each of its tokens, and its tokens between two exchanges, by walking some.
 
@@ -186,17 +202,11 @@ def bytes_of_token(
         parts: The machine of each node, (N,).
         config: Trains by SGD in place.
         hosts: W.
-        width: As of ``bytes_of_row``.
     """
     p, q = getattr(config, "p", 1.0), getattr(config, "q", 1.0)
     sampler = WalkSampler(graph, num_walks=config.num_walks, walk_length=config.walk_length, p=p, q=q, seed=seed)
     total = config.epochs * config.num_walks * graph.num_nodes
-    rate = config.first_lr
-    if config.rate_follows_walks:
-        rate = config.rate_share * rate_of_walks(total * config.walk_length, graph.num_arcs)
-    interval = config.exchange_walks or usual_walks(graph.num_nodes, hosts, config.walk_length, total, rate)
-    grows = config.adaptive(lockstep=True) and not config.exchange_walks
-    sizes = _intervals(total, config.epochs, interval * hosts, hosts, config.walk_length, GROWTH if grows else 0.0)
+    sizes = _sizes(config, graph.num_nodes, graph.num_arcs, total, config.walk_length, hosts)
     negatives = NegativeSampler(sampler.degrees(), config.negative_power, seed=seed)
     walks, index = next(iter(sampler.numbered_batches(int(sizes.max()))))
     drawn = negatives.sample_for(index, num_blocks(config.walk_length, config) * config.shared_negatives)
@@ -214,36 +224,28 @@ def bytes_of_token(
     tried = np.unique(np.geomspace(sizes.min(), len(walks), SIZES).astype(np.int64))
     rows = np.interp(sizes, tried, [rows_of(int(num)) for num in tried]).sum()
     tokens = float(sizes.sum()) * (walks >= 0).sum() / len(walks)
-    return rows / tokens * bytes_of_row(config.dim, width), tokens / len(sizes) / hosts
+    return rows / tokens * bytes_of_row(config.dim), tokens / len(sizes) / hosts
 
 
-def bytes_of_counts(
-    num_nodes: int, num_arcs: int, config: WalkConfig, hosts: int, remote: float, width: int = 4
-) -> tuple[float, float, float]:
+def bytes_of_counts(load: WalkLoad, hosts: int, remote: float) -> tuple[float, float, float]:
     """As ``bytes_of_token``, of a graph of which only the size is known; and the copied rows of the longest interval.
 
     Nodes and negatives are taken as drawn uniformly: of m draws of R rows R (1 - exp(-m / R)) are distinct. Draws by
     degree repeat more, so that this is more than ``bytes_of_token`` counts.
 
     Args:
-        num_arcs: An undirected edge counts twice.
         remote: Share of the nodes of a machine's walks that other machines hold.
     """
-    total = config.epochs * config.num_walks * num_nodes
-    rate = config.first_lr
-    if config.rate_follows_walks:
-        rate = config.rate_share * rate_of_walks(total * config.walk_length, num_arcs)
-    interval = config.exchange_walks or usual_walks(num_nodes, hosts, config.walk_length, total, rate)
-    grows = config.adaptive(lockstep=True) and not config.exchange_walks
-    sizes = _intervals(total, config.epochs, interval * hosts, hosts, config.walk_length, GROWTH if grows else 0.0)
-    own, elsewhere = sizes / hosts, num_nodes * (1 - 1 / hosts)
-    nodes = own * config.walk_length * remote
-    drawn = own * num_blocks(config.walk_length, config) * config.shared_negatives * (1 - 1 / hosts)
+    config, length, total = load.config, load.walk_length, load.num_walks
+    sizes = _sizes(config, load.num_nodes, load.num_arcs, total, length, hosts)
+    own, elsewhere = sizes / hosts, load.num_nodes * (1 - 1 / hosts)
+    nodes = own * length * remote
+    drawn = own * num_blocks(length, config) * config.shared_negatives * (1 - 1 / hosts)
     rows = elsewhere * -np.expm1(-(nodes + drawn) / elsewhere)
     if config.tables == 2:
         rows = rows + elsewhere * -np.expm1(-nodes / elsewhere)
-    tokens = float(own.sum()) * config.walk_length
-    return rows.sum() / tokens * bytes_of_row(config.dim, width), tokens / len(sizes), float(rows.max())
+    tokens = float(own.sum()) * length
+    return rows.sum() / tokens * bytes_of_row(config.dim), tokens / len(sizes), float(rows.max())
 
 
 def bytes_of_triple(graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: int = 0, width: int = 4) -> float:
@@ -275,10 +277,17 @@ def bytes_of_triple(graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: 
     return sent / trained
 
 
-def _intervals(total: int, epochs: int, size: int, hosts: int, walk_length: int, growth: float) -> np.ndarray:
+def _sizes(
+    config: SkipGramConfig, num_nodes: int, num_arcs: int, total: int, walk_length: int, hosts: int
+) -> np.ndarray:
     """The walks of each interval of a training of ``total`` walks, over all machines."""
+    rate = config.first_lr
+    if config.rate_follows_walks:
+        rate = config.rate_share * rate_of_walks(total * walk_length, num_arcs)
+    size = hosts * (config.exchange_walks or usual_walks(num_nodes, hosts, walk_length, total, rate))
+    growth = GROWTH if config.adaptive(lockstep=True) and not config.exchange_walks else 0.0
     found: list[int] = []
-    per_epoch, batch = total // epochs, joint_walks(hosts, walk_length, size)
+    per_epoch, batch = total // config.epochs, joint_walks(hosts, walk_length, size)
     for begun in range(0, total, per_epoch):
         for first in range(begun, begun + per_epoch, batch):
             found += cut_sizes(first, min(batch, begun + per_epoch - first), size, growth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,20 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
-from graph_emb.run.cost import STEP_MESSAGES, Costs, Forecast, Link, bytes_of_token, bytes_of_triple, forecast
+from graph_emb.run.cost import (
+    STEP_MESSAGES,
+    Costs,
+    Forecast,
+    bytes_of_row,
+    bytes_of_token,
+    bytes_of_triple,
+    forecast,
+    rounding_pays,
+)
 from graph_emb.run.estimate import PROBE_S, Line, probed_run, quiet_settings
 from graph_emb.run.inputs import absolute_paths, edge_policy, read_dataset, read_plain_dataset, with_held_out_triples
 from graph_emb.run.parallel import WALKS, assigned
+from graph_emb.transport.link import Link
 
 PACE = ("walks", "tokens", "elapsed", "exchange_seconds", "bytes_sent")
 """Counts of a line of walks from which the costs of a machine follow; one trainer alone exchanges nothing."""
@@ -123,7 +134,7 @@ def _gained(lines: list[Line], keys: tuple[str, ...]) -> dict[str, float]:
 
 def _width(config: RunConfig) -> int:
     """Bytes of a number as it travels."""
-    return 4 if config.parallel.wire_dtype is None else 2
+    return 4 if config.parallel.rounded_to is None else 2
 
 
 def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
@@ -142,9 +153,19 @@ def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fore
         item_us=1e6 * single["elapsed"] / single["tokens"],
         byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
     )
-    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed, _width(config))
+    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed)
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
-    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=model.overlap)
+
+    def of_width(width: int) -> Forecast:
+        sent = bytes_token * bytes_of_row(model.dim, width) / bytes_of_row(model.dim)
+        return forecast(costs, link, hosts, tokens, sent, interval, overlap=model.overlap)
+
+    section = config.parallel
+    if section.rounded_to is not None:
+        return replace(of_width(2), wire_dtype=section.rounded_to)
+    exact = of_width(4)
+    rounded = section.wire_dtype is None and rounding_pays([exact])
+    return replace(of_width(2), wire_dtype="bfloat16") if rounded else exact
 
 
 def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
@@ -166,7 +187,7 @@ def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fo
     sent = two["bytes_out"] / two["triples"]
     beside = max(0.0, sent - of_two) * 2 * (1 - 1 / hosts)
     costs = Costs(item_us=triple_us, byte_ns=max(0.0, pair_us - triple_us) * 1e3 / (sent / 2))
-    return forecast(
+    found = forecast(
         costs,
         link,
         hosts,
@@ -176,3 +197,4 @@ def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fo
         unit="triple",
         messages=STEP_MESSAGES,
     )
+    return replace(found, wire_dtype=config.parallel.rounded_to or found.wire_dtype)

@@ -19,6 +19,7 @@ from graph_emb.core.imports import resolve
 from graph_emb.formats.embedding_files import Embeddings, align
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.models.skipgram.config import GoesOn, PlainWalkConfig, SkipGramConfig, SkipGramTraining
+from graph_emb.run.cost import WalkLoad
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.parallel import Trainers
@@ -98,7 +99,7 @@ class Family(ABC):
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 
-    def _take(self, config: RunConfig) -> None:
+    def take(self, config: RunConfig) -> None:
         """Go on with a configuration in which values are filled in."""
         self.config, self.model = config, config.model
 
@@ -114,6 +115,10 @@ class Family(ABC):
     @abstractmethod
     def describe(self, dataset: Any) -> dict[str, Any]:
         """The ``dataset`` section of metrics.json: its name and counts."""
+
+    def walk_loads(self, dataset: Any) -> list[WalkLoad]:
+        """The trainings on walks, one after the other, by SGD in place; none of other models."""
+        return []
 
     @abstractmethod
     def num_saved(self, dataset: Any) -> int:

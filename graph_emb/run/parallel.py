@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,14 @@ from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.run import sharing
+from graph_emb.run.cost import WalkLoad
 from graph_emb.run.handing_out import at_hand
 from graph_emb.run.inputs import folder_of, partition_of
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.transport import runtime
-from graph_emb.transport.base import Transport
+from graph_emb.transport.base import Transport, checked_wire
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.link import Link
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
 from partition import PartitionedGraph
@@ -56,12 +59,16 @@ class Trainers:
         transport: Where the tables live: with the ranks (collective), or with DGL's servers (kvstore).
         folders: Temporary ones of this rank, removed by ``close``: tables read their id maps while they live.
         sharing: How they came to share rows, a line for the user; empty where there was nothing to choose.
+        link: Between their machines, as they measured it; None: servers hold the rows, or nothing leaves a machine.
+        wire: How rows came to travel as they do, a line as ``sharing``.
     """
 
     group: ProcessGroup
     transport: Transport
     folders: ExitStack = field(default_factory=ExitStack)
     sharing: str = ""
+    link: Link | None = None
+    wire: str = ""
 
     @property
     def rank(self) -> int:
@@ -99,7 +106,7 @@ def start(config: RunConfig, before: bool | None = None) -> tuple[Trainers | Non
         return None, config
     wish, why = sharing.asked(config, before)
     if parallel.mode == "collective":
-        wired = {"hogwild": wish, "wire_dtype": parallel.wire_dtype}
+        wired = {"hogwild": wish, "wire_dtype": parallel.rounded_to}
         made: Any = runtime.init(mode="collective", timeout=parallel.timeout, use_dynamic_expansion=False, **wired)
         ranks = Trainers(made.group, made)
     else:
@@ -107,11 +114,11 @@ def start(config: RunConfig, before: bool | None = None) -> tuple[Trainers | Non
         silence = min(parallel.timeout, MOST_SILENCE)
         options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": wish}
         served: Any = runtime.init(
-            mode="kvstore", **options, wire_dtype=parallel.wire_dtype, use_dynamic_expansion=False
+            mode="kvstore", **options, wire_dtype=parallel.rounded_to, use_dynamic_expansion=False
         )
         ranks = Trainers(group, served)
     try:
-        if parallel.wire_dtype is not None and parallel.mode == "kvstore" and getattr(served, "num_machines", 1) == 1:
+        if parallel.rounded_to is not None and parallel.mode == "kvstore" and getattr(served, "num_machines", 1) == 1:
             raise ConfigError(
                 f"parallel.wire_dtype = {parallel.wire_dtype!r} has no effect on one machine, whose rows travel to no "
                 "other; leave it out"
@@ -129,10 +136,33 @@ def start(config: RunConfig, before: bool | None = None) -> tuple[Trainers | Non
                     f"the ranks were given different configurations: on rank {rank} {said}; start them all with the "
                     "same arguments, and where the data set is a partition, put it at the same path on every machine"
                 )
+        link = Link.measure(ranks.group, ranks.transport.machine) if parallel.mode == "collective" else None
     except BaseException:
         ranks.close()
         raise
-    return replace(ranks, sharing=line), config
+    return replace(ranks, sharing=line, link=link), config
+
+
+def settle_wire(
+    ranks: Trainers, config: RunConfig, loads: Sequence[WalkLoad] = (), before: str | None = None
+) -> tuple[Trainers, RunConfig]:
+    """Fill in how rows travel between machines where a configuration leaves it open, before there are tables.
+
+    Every rank calls it; the first one, which knows the data, decides.
+
+    Args:
+        loads, before: As of ``sharing.wire_dtype``.
+    """
+    if ranks.link is None or not sharing.may_round(config):
+        return ranks, config
+    told = None
+    if ranks.rank == 0:
+        told = sharing.wire_dtype(config, ranks.link, int(os.environ.get("LOCAL_WORLD_SIZE", 1)), loads, before)
+    chosen, line = ranks.group.gather_objects(told, f"the choice of {sharing.WIRE}")[0]
+    section = config.parallel.model_copy(update={"wire_dtype": chosen})
+    if section.rounded_to is not None:
+        ranks.transport.wire_dtype = checked_wire(section.rounded_to)
+    return replace(ranks, wire=line), config.model_copy(update={"parallel": section})
 
 
 @contextmanager

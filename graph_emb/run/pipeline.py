@@ -203,7 +203,9 @@ def run(
     check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
         check_method(config.output.report)
-    before = sharing.of_checkpoint(_checkpoint_folder(out)) if resume and out is not None else None
+    saved = _checkpoint_folder(out) if resume and out is not None else None
+    before = None if saved is None else sharing.of_checkpoint(saved)
+    wire = None if saved is None else sharing.wire_of_checkpoint(saved)
     ranks, config = parallel.start(config, before)
     try:
         checkpoints = _checkpoints(config, out, overwrite, resume)
@@ -211,6 +213,7 @@ def run(
             check_shared(ranks.group, _checkpoint_folder(out))
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
+                ranks, config = parallel.settle_wire(ranks, config)
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
                 family = family_of(config)  # it fills fields in that checkpoints name
                 with held_interrupts():
@@ -220,9 +223,8 @@ def run(
             if out is not None:
                 _check_is_another(config, _place(out))
                 check_place(_place(out), overwrite)
-            started = _Run(
-                config, progress, ranks, checkpoints, watch, on_evaluation
-            )  # reads the data first: bad data makes no folder
+            # It reads the data first: bad data makes no folder.
+            started = _Run(config, progress, ranks, checkpoints, watch, on_evaluation, wire)
             if out is None:
                 return started.train(None)
             with RunFolder(out, overwrite=overwrite) as folder:
@@ -253,22 +255,27 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
     if out is None:
         what = "resume" if resume else f"checkpoint.every = {section.every!r}"
         raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
-    shared = {sharing.PATH: config.parallel.hogwild}  # for who goes on, who is free to choose otherwise
 
-    def read_about(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**about_now({path: value for path, value in saved.items() if path not in shared}, config), **shared}
+    def opened(replay: Log, own: RunConfig) -> PeriodicCheckpoints:
+        fields = fields_of(own)
+        told = {path: fields[path] for path in (sharing.PATH, sharing.WIRE)}  # for who goes on and may choose otherwise
 
-    return lambda replay, own: PeriodicCheckpoints(
-        _checkpoint_folder(out),
-        section.every,
-        keep_last=section.keep_last,
-        background=section.background,
-        resume=resume,
-        overwrite=overwrite,
-        about={**about(config), **shared, **{path: value for path, value in fields_of(own).items() if path in CHOSEN}},
-        read_about=read_about,
-        replay=replay,
-    )
+        def read_about(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {**about_now({path: value for path, value in saved.items() if path not in told}, config), **told}
+
+        return PeriodicCheckpoints(
+            _checkpoint_folder(out),
+            section.every,
+            keep_last=section.keep_last,
+            background=section.background,
+            resume=resume,
+            overwrite=overwrite,
+            about={**about(config), **told, **{path: value for path, value in fields.items() if path in CHOSEN}},
+            read_about=read_about,
+            replay=replay,
+        )
+
+    return opened
 
 
 def _place(out: str | Path) -> Path:
@@ -297,6 +304,7 @@ class _Run:
         checkpoints: Checkpoints,
         watch: Log | None,
         on_evaluation: OnEvaluation | None,
+        wire: str | None,
     ) -> None:
         self.on_evaluation = on_evaluation
         self.progress, self.ranks, self.checkpoints, self.watch = progress, ranks, checkpoints, watch
@@ -309,6 +317,10 @@ class _Run:
         self.history: list[dict[str, Any]] = []
         with lacks_explained(self.config.dataset, trainers=ranks is not None):
             self.dataset = self._timed("load", self.family.load)
+        if ranks is not None:
+            loads = self.family.walk_loads(self.dataset)
+            self.ranks, settled = parallel.settle_wire(ranks, self.family.config, loads, wire)
+            self.family.take(settled)
 
     def train(
         self, folder: RunFolder | None, add_files: AddFiles | None = None, command: str | None = None
@@ -409,8 +421,8 @@ class _Run:
             note(f"no {REPORT}: {str(error) or type(error).__name__}")
 
     def _train(self, folder: RunFolder | None) -> Trained:
-        if self.ranks is not None and self.ranks.sharing:
-            note(self.ranks.sharing)
+        for line in () if self.ranks is None else filter(None, (self.ranks.sharing, self.ranks.wire)):
+            note(line)
         before: float | None = None
         start = time.perf_counter()
 
@@ -442,6 +454,10 @@ class _Run:
         common = {"threads": threads, "repeats": when, "peak_memory_mib": peak_memory_mib()}
         if self.ranks is not None and self.ranks.sharing:
             common["sharing"] = self.ranks.sharing
+        if self.ranks is not None and self.ranks.link is not None:
+            common["link"] = self.ranks.link.as_dict()
+        if self.ranks is not None and self.ranks.wire:
+            common["wire"] = self.ranks.wire
         return replace(trained, metrics={**trained.metrics, **common})
 
     def _judge(self, trained: Trained) -> BaseException | None:

@@ -1,16 +1,23 @@
-"""Whether the trainers of a run change the same rows in place or exchange them, and when its seed repeats the bits."""
+"""Whether the trainers of a run change the same rows in place or exchange them and how rows then travel; and when its
+seed repeats the bits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from graph_emb.checkpoint.periodic import about_of
 from graph_emb.config import RunConfig
+from graph_emb.core.threads import thread_count
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import SkipGramTraining
+from graph_emb.run.cost import WIRE_SHARE, WalkLoad, rounding_pays, usual_forecast
+from graph_emb.transport.link import Link
 
-PATH = "parallel.hogwild"
-"""The field of a run, and of what a checkpoint says about its run."""
+PATH, WIRE = "parallel.hogwild", "parallel.wire_dtype"
+"""Fields of a run, and of what a checkpoint says about its run."""
+EXACT, ROUNDED = "float32", "bfloat16"
 
 
 def asked(config: RunConfig, before: bool | None = None) -> tuple[bool | None, str]:
@@ -86,6 +93,49 @@ def of_checkpoint(folder: Path) -> bool | None:
     """
     saved = about_of(folder)
     return None if saved is None else saved.get(PATH, False)
+
+
+def may_round(config: RunConfig) -> bool:
+    """Whether a run leaves it open how rows travel: ranks train copies of each other's, in place.
+
+    Where they take each step together gradients would be rounded, and are not unless a run says so.
+    """
+    model, section = config.model, config.parallel
+    copies = isinstance(model, SkipGramTraining) and model.in_place
+    return section.wire_dtype is None and section.mode == "collective" and not section.hogwild and copies
+
+
+def wire_dtype(
+    config: RunConfig, link: Link, on_machine: int, loads: Sequence[WalkLoad], before: str | None = None
+) -> tuple[str, str]:
+    """How rows travel where the run leaves it open, and a line that says it.
+
+    Args:
+        link: Between the machines.
+        on_machine: Trainers of one machine, which share its link.
+        loads: What is trained, one after the other.
+        before: How they travelled before the checkpoint with which the run goes on; None: it begins, or none did.
+    """
+    if before is not None:
+        return before, f"{WIRE}=auto: rows travel as {before}, because the run did so before its checkpoint"
+    own, threads = replace(link, gbit=link.gbit / on_machine), thread_count(config.train.threads)
+    found = [usual_forecast(load, own, config.parallel.trainers, threads) for load in loads]
+    share = sum(one.wire for one in found) / sum(one.seconds for one in found)
+    chosen = ROUNDED if rounding_pays(found) else EXACT
+    why = f"a link of {link.gbit:g} Gb/s would take some {share:.0%} of the training as {EXACT}"
+    bound = f"rounding begins at {WIRE_SHARE:.0%}" if chosen == EXACT else f"{EXACT}: they are not rounded"
+    return chosen, f"{WIRE}=auto: rows travel as {chosen}, because {why} ({bound})"
+
+
+def wire_of_checkpoint(folder: Path) -> str | None:
+    """How rows travelled when the newest checkpoint in a folder was saved.
+
+    Returns:
+        None: there is no checkpoint, or none travelled; of earlier versions, which rounded nothing by default, exact.
+    """
+    saved = about_of(folder)
+    exchanged = saved is not None and saved.get(PATH, False) is False
+    return (saved.get(WIRE) or EXACT) if saved is not None and exchanged else None
 
 
 def repeats(config: RunConfig, threads: int) -> str:

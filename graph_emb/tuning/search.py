@@ -455,7 +455,7 @@ def _follow(
                 except EOFError:
                     pipes.remove(pipe)
                     continue
-                if isinstance(row, Exception):
+                if isinstance(row, GraphEmbError | OSError):
                     failures.append(row)
                     continue
                 trials.update()

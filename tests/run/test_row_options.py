@@ -204,7 +204,11 @@ COLLECTIVE = {"mode": "collective", "trainers": 2}
         ("transe", {"wire_dtype": "bfloat16"}, "wire_dtype has no effect on one process; set mode=collective"),
         ("mf", {"wire_dtype": "bfloat16"}, "wire_dtype has no effect on one process"),
         ("sage", {"wire_dtype": "bfloat16", "mode": "collective"}, "wire_dtype has no effect on one trainer"),
-        ("transe", {"wire_dtype": "float32", **COLLECTIVE}, r"parallel\.wire_dtype = 'float32': should be 'float16'"),
+        (
+            "transe",
+            {"wire_dtype": "int8", **COLLECTIVE},
+            r"parallel\.wire_dtype = 'int8': should be 'float32', 'float1",
+        ),
         ("transe", {"state_dtype": "float16"}, r"train\.state_dtype = 'float16': should be 'bfloat16'"),
         ("transe", {"dtype": "int8"}, r"model\.dtype = 'int8': should be 'float32', 'float16' or 'bfloat16'"),
     ],

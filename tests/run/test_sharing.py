@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import graph_emb as ge
 from graph_emb.checkpoint import manifest as manifests
 from graph_emb.cli.train import is_finished
 from graph_emb.config import RunConfig, config_from, config_text
+from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.run import sharing
+from graph_emb.run.cost import WalkLoad
 from graph_emb.run.run_folder import CONFIG, METRICS
+from graph_emb.transport.link import Link
 from graph_emb.transport.process_group import SHARED_VARIABLE
 from tests.models.kge.references import ring
 from tests.ranks import Ranks, with_shared_memory
@@ -97,6 +101,83 @@ def test_what_was_given_or_has_no_effect_is_not_said() -> None:
         config = config_of(parallel=parallel)
         assert sharing.settled(config, parallel["hogwild"], "", parallel["hogwild"]) == (config, "")
     assert sharing.settled(config_of("rgcn", TWO), False, "", False) == (config_of("rgcn", TWO), "")
+
+
+LOADED = [WalkLoad(PlainWalkConfig(num_walks=3), 169_343, 2_315_598, 3 * 169_343, 40)]
+"""DeepWalk on a graph of ogbn-arxiv's size."""
+
+
+@pytest.mark.parametrize(
+    ("config", "may"),
+    [
+        (config_of(parallel=TWO), True),
+        (config_of(parallel={**TWO, "wire_dtype": "auto", "overlap": True}), True),
+        (config_of("line", {**TWO, "hogwild": False}), True),
+        (config_of(parallel={**TWO, "hogwild": True}), False),
+        (config_of(parallel={**TWO, "wire_dtype": "float32"}), False),
+        (config_of(parallel={**TWO, "wire_dtype": "float16"}), False),
+        (config_of(parallel=SERVED), False),
+        (config_of(parallel=TWO, rule="adam"), False),
+        (config_of(parallel=TWO, path="optimizer"), False),
+        (config_of("transe", TWO), False),
+        (config_of("rgcn", TWO), False),
+    ],
+)
+def test_how_rows_travel_is_open_where_ranks_train_copies_of_them(config: RunConfig, may: bool) -> None:
+    assert sharing.may_round(config) is may
+
+
+def test_rows_are_rounded_where_the_wire_is_a_large_part_of_the_training() -> None:
+    config = config_of(parallel=TWO, threads=1)
+    chosen, line = sharing.wire_dtype(config, Link(10.0), 1, LOADED)
+    assert chosen == "float32"
+    assert re.fullmatch(
+        r"parallel\.wire_dtype=auto: rows travel as float32, because a link of 10 Gb/s would take some 1\d% of the "
+        r"training as float32 \(rounding begins at 25%\)",
+        line,
+    )
+    chosen, line = sharing.wire_dtype(config, Link(1.0), 1, LOADED)
+    assert chosen == "bfloat16"
+    assert "as bfloat16, because a link of 1 Gb/s would take some 5" in line
+    assert "(float32: they are not rounded)" in line
+    assert sharing.wire_dtype(config, Link(10.0), 8, LOADED)[0] == "bfloat16", "eight trainers share the link"
+    assert sharing.wire_dtype(config_of(parallel=TWO, threads=16), Link(10.0), 1, LOADED)[0] == "bfloat16"
+
+
+def test_a_run_that_goes_on_sends_rows_as_before() -> None:
+    for before in ("float32", "bfloat16"):
+        chosen, line = sharing.wire_dtype(config_of(parallel=TWO), Link(3.0), 1, LOADED, before)
+        assert (chosen, "because the run did so before its checkpoint" in line) == (before, True)
+
+
+@pytest.mark.parametrize(
+    ("about", "wire"),
+    [
+        ({}, "float32"),  # of an earlier version
+        ({"parallel.hogwild": False}, "float32"),  # on one machine, exactly
+        ({"parallel.hogwild": False, "parallel.wire_dtype": "bfloat16"}, "bfloat16"),
+        ({"parallel.hogwild": True, "parallel.wire_dtype": None}, None),  # nothing travelled
+        ({"parallel.hogwild": None, "parallel.wire_dtype": None}, None),  # one process
+    ],
+)
+def test_a_checkpoint_says_how_rows_travelled(
+    about: dict[str, Any], wire: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "about_of", lambda folder: about)
+    assert sharing.wire_of_checkpoint(tmp_path) == wire
+    monkeypatch.setattr(sharing, "about_of", lambda folder: None)
+    assert sharing.wire_of_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize("model", ["deepwalk", "transe", "rgcn"])
+def test_float32_says_of_every_model_that_nothing_is_rounded(model: str) -> None:
+    """It needs no exchange: trainers of one machine share rows as without it."""
+    for parallel in ({}, TWO, SERVED, {**TWO, "trainers": 1}):
+        config = config_of(model, {**parallel, "wire_dtype": "float32"})
+        assert config.exchange_settings == []
+        assert sharing.asked(config) == sharing.asked(config_of(model, parallel))
+    with pytest.raises(ge.ConfigError, match=r"wire_dtype = 'float64': should be .*'float32', 'float16' or 'bfloat16'"):
+        config_of(model, {**TWO, "wire_dtype": "float64"})
 
 
 def test_false_says_of_one_process_and_of_other_models_how_they_are() -> None:

@@ -63,6 +63,11 @@ def side_by_side(*orders: Tensor, normalize: bool) -> Tensor:
     return torch.cat([functional.normalize(rows) if normalize else rows for rows in orders], dim=1)
 
 
+def row_lengths(*orders: Tensor) -> Tensor:
+    """The lengths of the rows (N, D_i) of each order, (N, number of orders)."""
+    return torch.stack([order.norm(dim=1) for order in orders], dim=1)
+
+
 def train_line(
     sampler: EdgeSampler,
     config: LineConfig | None = None,

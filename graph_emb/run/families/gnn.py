@@ -89,7 +89,7 @@ class GNNFamily(Family):
     def load(self) -> GNNData:
         """Graph, task and features; on trainers that read their own parts the kinds that these have."""
         data = self._load_whole() if self._parts is None else self._kinds_of(self._parts)
-        self._take(with_levels(self.config, self._parts))
+        self.take(with_levels(self.config, self._parts))
         if not self.model.features:
             data = replace(data, features={})
         self._check(data)

@@ -87,7 +87,7 @@ class KGEFamily(Family):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self._take(with_rounds(self.config))
+        self.take(with_rounds(self.config))
 
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
@@ -139,7 +139,7 @@ class KGEFamily(Family):
         check_candidates(graph, JUDGED, self.model.candidates)
         if self.model.multilevel is not False:
             multilevel.check(self.config, self._parts, graph.num_entities)
-        self._take(with_levels(self.config, self._parts))
+        self.take(with_levels(self.config, self._parts))
         if self.model.buckets is None:
             self._choose_buckets(graph.num_entities)
         copies = int(self.model.valid_every and "valid" in graph.parts)  # the best rows
@@ -188,7 +188,7 @@ class KGEFamily(Family):
                 )
             section.check_parts(found[0])
             filled = dict(zip(("buckets", "resident"), found, strict=True))
-        self._take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
+        self.take(self.config.model_copy(update={"model": self.model.model_copy(update=filled)}))
 
     def _held_pages(self, num_entities: int, memory: int | None = None) -> tuple[int, int]:
         """``pages_of_rows`` of the entities."""

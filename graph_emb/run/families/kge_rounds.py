@@ -45,7 +45,7 @@ def check_rounds(config: RunConfig) -> None:
             raise ConfigError(f"parallel.{name} = {given!r}: the parts of {said} are its own; leave one of them out")
     refused = {
         "parallel.hogwild": (section.hogwild, "each trainer changes the rows of its own parts alone"),
-        "parallel.wire_dtype": (section.wire_dtype, "parts would be rounded whenever they move"),
+        "parallel.wire_dtype": (section.rounded_to, "parts would be rounded whenever they move"),
         "model.multilevel": (model.multilevel, "its levels share triples out by entities"),
     }
     for name, (value, reason) in refused.items():

@@ -62,7 +62,7 @@ class LinkFamily(PlainFamily):
         assert rows is not None
         for evaluation in result.history:
             job.log(evaluation.as_dict())
-        metrics = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}
+        metrics: dict[str, Any] = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}
         if not in_memory(placement):
             metrics["cache"] = table.cache_stats().as_dict()
         embeddings = Embeddings(rows.numpy(), dataset.graph.ids_of(nodes))

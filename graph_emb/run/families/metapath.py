@@ -16,6 +16,7 @@ from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.bucket_steps import tables_share
 from graph_emb.run import parallel
+from graph_emb.run.cost import WalkLoad
 from graph_emb.run.evaluation import (
     Finding,
     check_networks,
@@ -26,8 +27,7 @@ from graph_emb.run.evaluation import (
     refuse_set,
     with_features,
 )
-from graph_emb.run.families.plain import saved_width
-from graph_emb.run.families.walk_tables import bucket_plan, fit_skipgram, training_metrics, with_room
+from graph_emb.run.families.walk_tables import bucket_plan, fit_skipgram, saved_width, training_metrics, with_room
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.levels import levels_of_table, with_levels
@@ -55,11 +55,11 @@ class MetapathFamily(Family):
         if all(is_split(dataset.labels[ntype], dataset.node_split.get(ntype)) for ntype in shared):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
             refuse_set(section, ("ratios", "shuffles"), what)
-        self._take(with_levels(self.config, None))
+        self.take(with_levels(self.config, None))
         count, model = dataset.graph.total_nodes, self.model
         kept = model.share_kept(model.dim, count)
         sized, self._plan = with_room(self.config, [model], count, tables=model.tables, kept=kept)
-        self._take(sized)
+        self.take(sized)
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -77,6 +77,12 @@ class MetapathFamily(Family):
         """A row for each node of a type on the path."""
         types = self._path(dataset).node_types()
         return sum(dataset.graph.num_nodes[ntype] for ntype in types) * saved_width(self.config)
+
+    def walk_loads(self, dataset: Dataset) -> list[WalkLoad]:
+        """Walks from the nodes of the path's first type."""
+        graph, model = dataset.graph, self.model
+        walks = model.epochs * model.num_walks * graph.num_nodes[self._path(dataset).node_types()[0]]
+        return [WalkLoad(model, graph.total_nodes, graph.total_edges, walks, model.walk_length)]
 
     def train(self, dataset: Dataset | None, job: TrainingJob) -> Trained:
         """Walk and train, in this process or with other ranks."""

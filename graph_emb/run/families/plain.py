@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from graph_emb.checkpoint.export import save_ids
-from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.gathered_rows import joined_rows
@@ -25,10 +24,11 @@ from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.shared_rows import SharedRows
 from graph_emb.models.skipgram.bucket_steps import tables_share
 from graph_emb.models.skipgram.config import EdgePolicy, LineConfig, SkipGramConfig
-from graph_emb.models.skipgram.line import side_by_side, train_line
+from graph_emb.models.skipgram.line import row_lengths, side_by_side, train_line
 from graph_emb.models.skipgram.training import Sampler
 from graph_emb.run import multilevel, own_parts, parallel
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, start_of
+from graph_emb.run.cost import WalkLoad
 from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate
 from graph_emb.run.families.walk_tables import (
     bucket_plan,
@@ -36,6 +36,7 @@ from graph_emb.run.families.walk_tables import (
     computed_rows,
     first_rows,
     fit_skipgram,
+    saved_width,
     training_metrics,
     with_room,
 )
@@ -70,11 +71,11 @@ class PlainFamily(Family):
             if not self._parts.num_edges():
                 raise no_edges(config.dataset.name, dataset.graph.num_nodes)
         self._check(dataset)
-        self._take(with_levels(self.config, self._parts))
+        self.take(with_levels(self.config, self._parts))
         count, model = dataset.graph.num_nodes, self.model
         kept = model.share_kept(self.model.dim, count) if isinstance(model, SharedRows) else 1.0
         sized, self._plan = with_room(self.config, self._recipes(dataset), count, tables=self._num_tables(), kept=kept)
-        self._take(sized)
+        self.take(sized)
         return dataset
 
     def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
@@ -132,6 +133,11 @@ class PlainFamily(Family):
         """Tables, in units of one of the model's width."""
         return float(self.model.tables)
 
+    def _num_arcs(self, dataset: PlainDataset) -> int:
+        """Arcs of the graph, also where trainers read their own parts of it."""
+        graph = dataset.graph
+        return graph.num_arcs if self._parts is None else self._parts.num_edges() * (1 if graph.directed else 2)
+
     def _start(self, graph: Graph) -> GrownStart:
         """What goes on of the run that ``from_run`` names."""
         section = self.config.dataset
@@ -183,6 +189,12 @@ class WalkFamily(PlainFamily):
 
     def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
         return [self.model]
+
+    def walk_loads(self, dataset: PlainDataset) -> list[WalkLoad]:
+        """Walks from every node."""
+        model, num_nodes = self.model, dataset.graph.num_nodes
+        walks = model.epochs * model.num_walks * num_nodes
+        return [WalkLoad(model, num_nodes, self._num_arcs(dataset), walks, model.walk_length)]
 
     def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
         """Walk and train, in this process or with other ranks."""
@@ -297,6 +309,13 @@ class LineFamily(PlainFamily):
     def _recipes(self, dataset: PlainDataset) -> list[SkipGramConfig]:
         return [self.model.skipgram(order, directed=dataset.graph.directed) for order in self.model.orders]
 
+    def walk_loads(self, dataset: PlainDataset) -> list[WalkLoad]:
+        """Drawn edges of each order, which are walks of two nodes."""
+        num_nodes, num_arcs = dataset.graph.num_nodes, self._num_arcs(dataset)
+        edges = num_arcs if dataset.graph.directed else num_arcs // 2
+        draws = self.model.epochs * self.model.draws_per_edge * edges
+        return [WalkLoad(one, num_nodes, num_arcs, draws, 2) for one in self._recipes(dataset)]
+
     def _bucket_plans(self, dataset: PlainDataset, sampler: EdgeSampler, placement: Any) -> list[str]:
         """As ``bucket_plan``, of each order."""
         sizes = sampler.num_nodes, 2, sampler.num_walks_per_epoch
@@ -368,7 +387,7 @@ class LineFamily(PlainFamily):
         folder = placement.path if isinstance(placement, File) else None
         rows, files = joined_rows(partial(side_by_side, normalize=model.normalize), found, folder), {}
         if kept and model.normalize:
-            files[LENGTHS] = joined_rows(_lengths, found, folder).numpy()
+            files[LENGTHS] = joined_rows(row_lengths, found, folder).numpy()
         if kept and "second" in model.orders and orders[-1] is not None:
             files[CONTEXT] = joined_rows(torch.Tensor.contiguous, [orders[-1][:, width:]], folder).numpy()
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
@@ -387,11 +406,6 @@ class LineFamily(PlainFamily):
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics, files=files)
 
 
-def _lengths(*orders: torch.Tensor) -> torch.Tensor:
-    """The lengths of the rows (N, D_i) of each order, (N, number of orders)."""
-    return torch.stack([order.norm(dim=1) for order in orders], dim=1)
-
-
 def _by_order(model: LineConfig, start: GrownStart) -> dict[str, Any]:
     """Initializers of the tables of each order."""
     columns = np.split(start.token, len(model.orders), axis=1)
@@ -401,8 +415,3 @@ def _by_order(model: LineConfig, start: GrownStart) -> dict[str, Any]:
         ).first
         for order, token in zip(model.orders, columns, strict=True)
     }
-
-
-def saved_width(config: RunConfig) -> int:
-    """Numbers of a saved row."""
-    return config.model.dim * (2 if config.output.context == "concat" else 1)

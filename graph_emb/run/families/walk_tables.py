@@ -198,6 +198,11 @@ def bucket_plan(model: SkipGramConfig, placement: Any, num_nodes: int, walk_leng
     return f"{said}, reads and writes {size_text(moved)} each; a disk of 1 GB/s keeps up with {rate:,.0f} tokens/s"
 
 
+def saved_width(config: RunConfig) -> int:
+    """Numbers of a saved row."""
+    return config.model.dim * (2 if config.output.context == "concat" else 1)
+
+
 def training_metrics(result: SkipGramResult) -> dict[str, Any]:
     """The last line of the history, speed, parameters, and what memory held of rows in files."""
     last = result.history[-1] if result.history else None
