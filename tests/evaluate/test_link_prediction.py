@@ -398,9 +398,9 @@ def test_every_scorer_is_known_by_its_own_name() -> None:
     assert {name: scorer.name for name, scorer in SCORERS.items()} == {name: name for name in SCORERS}
 
 
-def ranked_pairs(group: ProcessGroup | None, per_edge: bool) -> tuple[list[float], list[int], int]:
+def ranked_pairs(group: ProcessGroup | None, per_edge: bool) -> tuple[list[float], list[int], list[int]]:
     """Scores of 37 edges by a network on chunks of 8 pairs, their ranks among pairs of their own or shared ones, and
-    how many pairs were scored here.
+    how many pairs each call scored here.
     """
     generator = torch.Generator().manual_seed(2)
     rows, predictor = FrozenRows(torch.randn(20, 33, generator=generator)), LinkPredictor(33, seed=1)
@@ -417,10 +417,10 @@ def ranked_pairs(group: ProcessGroup | None, per_edge: bool) -> tuple[list[float
         patch.setattr("graph_emb.models.links.training.CHUNK", 8)
         dealt, part = dealt_scores(group, score, 8), link_part(split, "test", 20)
         found = part.ranks(dealt)
-        return dealt(part.edge).tolist(), found.optimistic.tolist(), sum(scored)
+        return dealt(part.edge).tolist(), found.optimistic.tolist(), scored
 
 
-def ranked_on_a_rank(per_edge: bool) -> tuple[list[float], list[int], int]:
+def ranked_on_a_rank(per_edge: bool) -> tuple[list[float], list[int], list[int]]:
     torch.set_num_threads(1)
     group = ProcessGroup(timeout=60)
     try:
@@ -433,8 +433,10 @@ def ranked_on_a_rank(per_edge: bool) -> tuple[list[float], list[int], int]:
 @pytest.mark.parametrize("per_edge", [False, True])
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_ranks_share_the_scores_of_pairs(ranks: Ranks, num_ranks: int, per_edge: bool) -> None:
-    ((scores, places, num),) = ranks.run(ranked_on_a_rank, 1, per_edge)
+    ((scores, places, sizes),) = ranks.run(ranked_on_a_rank, 1, per_edge)
     found = ranks.run(ranked_on_a_rank, num_ranks, per_edge)
     assert [own[:2] for own in found] == [(scores, places)] * num_ranks, "bit for bit"
-    assert sum(own[2] for own in found) == num
-    assert max(own[2] for own in found) <= num / num_ranks + 2 * 8, "but for a chunk of each call"
+    dealt = [size for own in found for size in own[2]]
+    assert sum(dealt) == sum(sizes)
+    assert sum(size % 8 > 0 for size in dealt) == sum(size % 8 > 0 for size in sizes), "whole chunks"
+    assert max(sum(own[2]) for own in found) <= sum(sizes) / num_ranks + 3 * 8, "but for a chunk of each call"
