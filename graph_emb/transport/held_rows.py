@@ -39,6 +39,8 @@ class HeldRows:
         transport: Of the table.
         table: Its name; an optimizer trains it.
         num_rows: The most that a rank holds, N.
+        early: Bytes, of a rank, of rows in files that are sent and received before ``hold`` asks for them; the same on
+            every rank. Of rows in memory there is room for all.
     Attributes:
         in_place: Whether rows stay where they are, as all ranks reach them; on all ranks or on none.
     Raises:
@@ -46,7 +48,7 @@ class HeldRows:
             one machine have no memory to share.
     """
 
-    def __init__(self, transport: CollectiveTransport, table: str, num_rows: int) -> None:
+    def __init__(self, transport: CollectiveTransport, table: str, num_rows: int, early: int = 0) -> None:
         shard = transport.shard(table)
         if shard.weight.device.type != "cpu" or shard.grows or shard.lazy or shard.frozen is not None:
             raise ConfigError(
@@ -60,7 +62,7 @@ class HeldRows:
         self._transport, self._name, self._room = transport, table, num_rows
         in_memory = transport.votes(shard.in_memory and shard.spec.placement is None) == transport.world_size
         self.in_place = in_memory and transport.group.same_memory
-        self._ahead = in_memory and not self.in_place
+        self._in_memory, self._early_bytes = in_memory, early
         self._stored, self._moves = shard, RowMoves(transport, table)
         self._shard: EmbeddingShard = _whole(transport, table) if self.in_place else _HeldShard(shard, num_rows)
         self._held: list[list[Range]] = [[] for _ in range(transport.world_size)]
@@ -101,17 +103,35 @@ class HeldRows:
     def announce(self, by_rank: Sequence[Sequence[Range]]) -> None:
         """Start to send what ranks hold next, as far as no rank holds it now. Joint, outside of a step.
 
-        It travels while steps train; ``hold`` waits for it. Nothing where rows stay in place, or lie in files, which
-        would need memory for both.
+        It travels while steps train; ``hold`` waits for it. Of rows in files as much as ``early`` has room for. Nothing
+        where rows stay in place.
 
         Args:
             by_rank: As of ``hold``, whose next call it announces.
         """
+        if self.in_place:
+            return
         busy = [own for ranges in self._held for own in ranges]
         early = [[own for own in ranges if own not in busy] for ranges in by_rank]
-        if self._ahead and any(early):
+        early = early if self._in_memory else self._fitting(early)
+        if any(early):
             moves, what = from_owners(self._layout, early), f"prefetch of rows of table {self._name!r}"
             self._early = early, self._moves.start(PREFETCH, moves, self._of_owner, what, background=True)
+
+    def _fitting(self, by_rank: Sequence[Sequence[Range]]) -> list[list[Range]]:
+        """The ranges of each rank that travel early: one of each in turn, while every rank has room for its share."""
+        found: list[list[Range]] = [[] for _ in by_rank]
+        taken = [0] * len(by_rank)
+        for turn in range(max(map(len, by_rank))):
+            for rank, ranges in enumerate(by_rank):
+                after = list(taken)
+                for move in from_owners(self._layout, [[]] * rank + [ranges[turn : turn + 1]]):
+                    for end in {move.source, move.target}:
+                        after[end] += self._moves.columns.num_bytes(move.high - move.low)
+                if max(after) <= self._early_bytes:
+                    taken = after
+                    found[rank] += ranges[turn : turn + 1]
+        return found
 
     def give_back(self) -> None:
         """Write what is held to its owners, and hold it on; no rows travel after it. Joint, outside of a step."""
@@ -155,7 +175,7 @@ class HeldRows:
 
     def _turns(self, by_rank: Sequence[Sequence[Range]]) -> list[list[Sequence[Range]]]:
         """Ranges that travel together: all, or of a table in files, whose memory is short, one of each rank."""
-        if self._ahead:
+        if self._in_memory:
             return [list(by_rank)] if any(by_rank) else []
         return [[ranges[k : k + 1] for ranges in by_rank] for k in range(max(map(len, by_rank)))]
 

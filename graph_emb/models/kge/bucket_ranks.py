@@ -84,16 +84,18 @@ class RoundBatches:
             seed=seed,
             parts=parts,
         )
-        self._number = -1
+        self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._coming: tuple[tuple[int, int], np.ndarray | None] = (-1, -1), None  # after a round of an epoch
         self.steps_per_epoch = int(self._rounds(0)[1][-1])
 
     def _rounds(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rounds of an epoch, and the steps of it when each of them ends, (R,)."""
-        if epoch != self._number:
-            self._number, self._now = epoch, self.schedule.epoch(epoch)
-            sizes = np.where(self._now[..., 0] == NONE, 0, self._buckets.sizes[self._bucket(self._now)])
-            self._ends = np.cumsum(-(-sizes.max(axis=1) // self._config.batch_size))
-        return self._now, self._ends
+        """The rounds of an epoch, and the steps of it when each of them ends, (R,); two neighbours are kept."""
+        if epoch not in self._epochs:
+            now = self.schedule.epoch(epoch)
+            sizes = np.where(now[..., 0] == NONE, 0, self._buckets.sizes[self._bucket(now)])
+            self._epochs = {number: own for number, own in self._epochs.items() if abs(number - epoch) == 1}
+            self._epochs[epoch] = now, np.cumsum(-(-sizes.max(axis=1) // self._config.batch_size))
+        return self._epochs[epoch]
 
     def _bucket(self, parts: np.ndarray) -> np.ndarray:
         """The number of each bucket (..., 2), (...); any for ``NONE``."""
@@ -105,20 +107,24 @@ class RoundBatches:
         return np.sort(now[np.searchsorted(ends, step, side="right")], axis=-1)
 
     def next_parts(self, epoch: int, step: int) -> np.ndarray | None:
-        """``parts`` of the next round of the epoch that has others than a step; None: no such one follows."""
-        now, ends = self._rounds(epoch)
-        own = self.parts(epoch, step)
-        trained = np.flatnonzero(np.diff(ends, prepend=0))  # some rounds train nothing
-        later = np.sort(now[trained[ends[trained] > step]], axis=-1)
-        found = np.flatnonzero((later != own).any(axis=(1, 2)))
-        return later[found[0]] if len(found) else None
+        """``parts`` of the next round that has others than a step, in the next epoch too; None: no such one follows."""
+        at = epoch, int(np.searchsorted(self._rounds(epoch)[1], step, side="right"))
+        if self._coming[0] != at:
+            own = self.parts(epoch, step)
+            self._coming = at, next((parts for parts in self._after(*at) if not np.array_equal(parts, own)), None)
+        return self._coming[1]
+
+    def _after(self, epoch: int, at: int) -> Iterator[np.ndarray]:
+        """The parts, as of ``parts``, of the rounds after one that train something, in the next epoch too."""
+        for number in range(epoch, min(epoch + 2, self._config.epochs)):
+            now, ends = self._rounds(number)
+            trained = np.flatnonzero(np.diff(ends, prepend=0))
+            yield from np.sort(now[trained[trained > at] if number == epoch else trained], axis=-1)
 
     def ranges(self, epoch: int, step: int) -> list[tuple[int, int]]:
         """Rows [low, high) of the parts of all places in a step, then of those that the next round adds."""
-        now, ends = self._rounds(epoch)
-        at = int(np.searchsorted(ends, step, side="right"))
-        following = int(np.searchsorted(ends, ends[at], side="right"))  # some rounds train nothing
-        return self.schedule.ranges(now[[at, *([following] if following < len(now) else [])]])
+        own, following = self.parts(epoch, step), self.next_parts(epoch, step)
+        return self.schedule.ranges(own if following is None else np.stack([own, following]))
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, tuple[TripleBatch, ...]]]:
         """The batches of this rank's places in each step of an epoch, from one on, with its number."""
@@ -209,16 +215,17 @@ class HeldParts(HeldRows):
     Args:
         model: Whose entities are held.
         batches: Say which parts when.
+        early: As of ``HeldRows``.
     """
 
-    def __init__(self, model: KGEModel, batches: RoundBatches) -> None:
+    def __init__(self, model: KGEModel, batches: RoundBatches, early: int = 0) -> None:
         transport = model.entity.transport
         if not isinstance(transport, CollectiveTransport):
             raise ConfigError(
                 f"train.at_once = {batches.schedule.places}: trainers of {transport.mode} mode push to servers and "
                 "hold no rows; take parallel.mode=collective"
             )
-        super().__init__(transport, model.entity.name, 2 * int(np.diff(batches.schedule.bounds).max()))
+        super().__init__(transport, model.entity.name, 2 * int(np.diff(batches.schedule.bounds).max()), early)
         self._batches, self._parts = batches, np.empty((0, 2), np.int64)
 
     def begin(self, epoch: int, step: int) -> None:

@@ -117,6 +117,7 @@ def train_kge(
     levels: Any = None,
     first: tuple[Any, Any] | None = None,
     on_disk: TriplesOnDisk | None = None,
+    early: int = 0,
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
@@ -146,9 +147,11 @@ def train_kge(
             position.
         first: Initializers of entities and relations, those of a multilevel start; None: the model's own.
         on_disk: The training triples, for ``config.buckets``, where the graph holds none; ``known`` is given then.
+        early: Bytes that each of several ranks with a bucket of its own (``config.at_once``) takes, beside the parts
+            that it holds, for parts of entities in files which travel while the round before trains; 0: none does.
     Raises:
         ConfigError: the loss is no longer finite; candidates that cannot be sampled; levels that are missing, or the
-            first rows of a multilevel start, which a run makes.
+            first rows of a multilevel start, which a run makes; ``early`` without such ranks.
 
     Example:
         >>> from graph_emb.graph.triples import KnowledgeGraph
@@ -173,7 +176,7 @@ def train_kge(
             f"multilevel = {config.multilevel!r} is made by a run (ge.pipeline); give first= here, or leave it out"
         )
     model = KGEModel(graph.num_entities, graph.num_relations, config, **given)
-    training = _KGETraining(graph, model, seed, checkpoints, own, known, on_disk)
+    training = _KGETraining(graph, model, seed, checkpoints, own, known, on_disk, early)
     transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
@@ -229,6 +232,7 @@ class _KGETraining:
         own: OwnTriples | None,
         known: Sequence[KnownAnswers] | None,
         on_disk: TriplesOnDisk | None,
+        early: int,
     ) -> None:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
         config, self.transport = model.config, model.entity.transport
@@ -255,7 +259,9 @@ class _KGETraining:
         self.held: HeldParts | None = None
         if isinstance(self.batches, RoundBatches):
             check_exact(self.optimizer, self.batches.schedule)
-            self.held = HeldParts(model, self.batches) if transport.world_size > 1 else None
+            self.held = HeldParts(model, self.batches, early) if transport.world_size > 1 else None
+        if early and self.held is None:
+            raise ConfigError(f"early = {early}: it is for ranks that train a bucket each (at_once); leave it out")
         if buckets is not None and self.model.entities_in_file and self.held is None:
             self._check_room(buckets)
         self.history: list[KGEProgress] = []

@@ -208,8 +208,8 @@ class KGEFamily(Family):
     def _bucket_plan(self, graph: KnowledgeGraph) -> str:
         """The order of training by buckets, in a line."""
         parts, held = self.model.buckets, self.model.resident_parts
-        if (places := self.model.at_once) is not None:
-            return plan_of_rounds(graph.num_entities, parts, places, self.config.seed)
+        if self.model.at_once is not None:
+            return plan_of_rounds(graph.num_entities, self.config)
         swaps = num_swaps(parts, held)
         moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
         pace = ""
@@ -269,6 +269,7 @@ class KGEFamily(Family):
             judged = np.concatenate([np.empty((0, 3), np.int64), *graph.parts.values()])
             self._known = KnownAnswers.to(judged, graph, (triples for _, triples in pieces()))
             on_disk = TriplesOnDisk(pieces, self._placement().path)
+        placement, early = beside_parts(self._placement(), graph.num_entities, self.config)
         result = train_kge(
             graph,
             self.model,
@@ -277,7 +278,7 @@ class KGEFamily(Family):
             own=self._own,
             known=self._known,
             num_threads=self.config.train.threads,
-            placement=beside_parts(self._placement(), graph.num_entities, self.config),
+            placement=placement,
             device=self.config.train.device,
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
@@ -285,6 +286,7 @@ class KGEFamily(Family):
             levels=levels,
             first=first,
             on_disk=on_disk,
+            early=early,
         )
         rows = None if result.entities is None or result.relations is None else (result.entities, result.relations)
         if job.ranks is not None and self.config.evaluate.enabled and not result.interrupted:

@@ -12,10 +12,14 @@ from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import size_text
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.run.machine import bytes_of_rows
+from graph_emb.run.machine import bytes_of_rows, pages_of_rows
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.bucket_rounds import RoundSchedule
 from graph_emb.table.placement import in_memory
+from graph_emb.table.tier.pages import least_pages
+
+WITH_EARLY = 4
+"""Of the bytes of a trainer's two parts, those of its memory of which parts travel before they train."""
 
 
 def with_rounds(config: RunConfig) -> RunConfig:
@@ -66,34 +70,56 @@ def check_rounds(config: RunConfig) -> None:
         )
 
 
-def beside_parts(placement: Any, num_entities: int, config: RunConfig) -> Any:
-    """A placement whose memory is what the two parts that a trainer holds leave of ``train.memory``.
+def beside_parts(placement: Any, num_entities: int, config: RunConfig) -> tuple[Any, int]:
+    """A placement whose memory is what the parts of a trainer leave of ``train.memory``, and bytes for those that come.
+
+    These are two that it holds, and where as much is left for its file two that it receives and two that it sends while
+    a round trains.
 
     Raises:
-        ConfigError: that is less than they take.
+        ConfigError: that is less than the two take.
     """
     model: Any = config.model
     if in_memory(placement) or model.at_once is None or config.parallel.trainers == 1:
-        return placement
-    parts = 2 * -(-num_entities // model.buckets)
-    held = bytes_of_rows(parts, model)
+        return placement, 0
+    held = bytes_of_parts(num_entities, model)
     if placement.memory_bytes < 2 * held:
         raise ConfigError(
             f"train.memory = {config.train.memory!r}: a trainer holds two of {model.buckets} parts with their state, "
             f"{size_text(held)}, and as much of its file; raise it to {2 * held} bytes, or raise train.buckets"
         )
-    return replace(placement, memory=placement.memory_bytes - held)
+    early = 2 * held if has_room_ahead(placement, num_entities, config) else 0
+    return replace(placement, memory=placement.memory_bytes - held - early), early
 
 
-def plan_of_rounds(num_entities: int, parts: int, places: int, seed: int) -> str:
+def has_room_ahead(placement: Any, num_entities: int, config: RunConfig) -> bool:
+    """Whether memory holds four parts beside the two of a trainer, and as much as these of its file."""
+    model: Any = config.model
+    held, own = bytes_of_parts(num_entities, model), -(-num_entities // config.parallel.trainers)
+    frames, pages = pages_of_rows(own, model, placement, max(0, placement.memory_bytes - 3 * held))
+    return bool(placement.memory_bytes >= WITH_EARLY * held and frames >= least_pages(pages, model.buckets))
+
+
+def bytes_of_parts(num_entities: int, model: Any) -> int:
+    """Of the two parts that a trainer holds, with their state."""
+    return bytes_of_rows(2 * -(-num_entities // model.buckets), model)
+
+
+def plan_of_rounds(num_entities: int, config: RunConfig) -> str:
     """The order of training by rounds of buckets, in a line."""
-    schedule = RoundSchedule(parts, places, num_entities, seed)
+    model: Any = config.model
+    schedule = RoundSchedule(model.buckets, model.at_once, num_entities, config.seed)
     rounds = schedule.epoch(0)
-    moved = schedule.num_moves(rounds) / parts
+    moved = schedule.num_moves(rounds) / model.buckets
+    ahead = ""
+    if config.train.memory is not None and config.parallel.trainers > 1:
+        least = size_text(WITH_EARLY * bytes_of_parts(num_entities, model))
+        has_room = has_room_ahead(config.train.table_placement(), num_entities, config)
+        ahead = f", {'' if has_room else f'with train.memory above {least} '}while the round before trains"
     return (
-        f"plan: {parts} parts of the entities, {places} buckets at a time; an epoch has {len(rounds)} rounds of "
-        f"{parts**2} buckets, between which {moved:.1f} times the table moves to those who train it, and back, where "
-        "they share no memory"
+        f"plan: {model.buckets} parts of the entities, {model.at_once} buckets at a time; an epoch has {len(rounds)} "
+        f"rounds of {model.buckets**2} buckets, between which {moved:.1f} times the table moves to those who train it, "
+        f"and back, where they share no memory{ahead}"
     )
 
 

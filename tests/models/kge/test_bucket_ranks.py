@@ -17,6 +17,7 @@ from graph_emb.models.kge.bucket_ranks import HeldParts, RoundBatches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
 from graph_emb.run.families.kge import KGEFamily
+from graph_emb.run.families.kge_rounds import beside_parts, plan_of_rounds, with_rounds
 from graph_emb.sampling.bucket_rounds import RoundSchedule
 from graph_emb.transport.lockstep import PREFETCH, PULL
 from graph_emb.transport.row_moves import RowMoves
@@ -90,7 +91,7 @@ def test_three_ranks_too_and_entities_travel_between_rounds_alone(ranks: Ranks, 
     assert sum(own[4]["entity"] for own in found) < 0.7 * sum(own[4]["entity"] for own in shared)
 
 
-def told(chosen: KGEConfig, announces: bool) -> Any:
+def told(chosen: KGEConfig, announces: bool, **more: Any) -> Any:
     """``trained`` by parts that move, and the rows that came to this rank while it trained, and while it waited."""
     start_of, rows = RowMoves.start, [0, 0]
 
@@ -104,7 +105,7 @@ def told(chosen: KGEConfig, announces: bool) -> Any:
         patch.setattr(RowMoves, "start", counted)
         if not announces:
             patch.setattr(HeldParts, "announce", lambda *_: None)
-        return trained(chosen, "collective"), rows
+        return trained(chosen, "collective", **more), rows
 
 
 def test_parts_that_rest_travel_while_a_round_trains_and_change_no_bit(ranks: Ranks, fresh_mode: None) -> None:
@@ -116,6 +117,43 @@ def test_parts_that_rest_travel_while_a_round_trains_and_change_no_bit(ranks: Ra
     (late, rows), _ = ranks.run(told, 2, chosen, False)
     same(alone, late)
     assert rows[0] == 0
+
+
+def from_files(chosen: KGEConfig, folder: str, early: int) -> Any:
+    return told(chosen, True, placement=ge.File(folder, "30KiB"), early=early)
+
+
+def test_parts_in_files_travel_while_a_round_trains_as_far_as_there_is_room(
+    ranks: Ranks, fresh_mode: None, tmp_path: Path
+) -> None:
+    chosen = config(rule="adam", buckets=8, batch_size=4)
+    alone, came = trained(chosen, "local"), []
+    for early in (0, 12_000, 1 << 20):  # a part with its state takes 10 KB
+        (found, own), (_, other) = ranks.run(from_files, 2, chosen, str(tmp_path), early)
+        same(alone, found)
+        came.append(own[0] + other[0])
+    assert came[0] == 0 < came[1] < came[2]
+
+
+def test_parts_are_known_before_their_round_in_the_next_epoch_too(fresh_mode: None) -> None:
+    own, schedule = graph(200), RoundSchedule(8, 2, 200, seed=0)
+    batches = RoundBatches(own, config(buckets=8, epochs=2), 0, 0, 1, schedule)
+    last = batches.steps_per_epoch - 1
+    begins = [batches.parts(1, step) for step in range(batches.steps_per_epoch)]
+    first, *others = [
+        parts
+        for parts, before in zip(begins, [None, *begins], strict=False)
+        if before is None or not np.array_equal(parts, before)
+    ]
+    coming = batches.next_parts(0, last)
+    assert coming is not None
+    assert np.array_equal(coming, first)
+    assert {*schedule.ranges(coming)} <= {*batches.ranges(0, last)}
+    following = batches.next_parts(1, 0)
+    assert following is not None
+    assert np.array_equal(following, others[0])
+    assert batches.next_parts(1, last) is None
+    assert batches.ranges(1, last) == schedule.ranges(batches.parts(1, last))
 
 
 @with_shared_memory
@@ -265,11 +303,31 @@ def test_trainers_of_a_run_take_a_bucket_each_from_memory_or_files_and_one_proce
     rows, at_once, _ = ranks.run(run_of_trainers, 2, str(triples), PIPELINE)[0]
     assert at_once == 2
     assert np.array_equal(alone.embeddings.weights, rows)
-    # A trainer owns 19 KB and holds 9 KB, its two parts.
-    in_files = {"memory": "24KiB", "scratch": str(tmp_path / "rows"), **PIPELINE["train"]}
-    rows, _, cache = ranks.run(run_of_trainers, 2, str(triples), {**PIPELINE, "train": in_files})[0]
-    assert np.array_equal(alone.embeddings.weights, rows)
-    assert cache["dirty_writes"] > 0
+    # A trainer owns 19 KB and holds 9 KB, its two parts; four more come and go while it trains, if there is room.
+    for memory in ("24KiB", "44KiB"):
+        in_files = {"memory": memory, "scratch": str(tmp_path / "rows"), **PIPELINE["train"]}
+        rows, _, cache = ranks.run(run_of_trainers, 2, str(triples), {**PIPELINE, "train": in_files})[0]
+        assert np.array_equal(alone.embeddings.weights, rows)
+        assert cache["dirty_writes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "early", "plan"), [("24KiB", 0, "with train.memory above 37.50 KiB "), ("44KiB", 19_200, "")]
+)
+def test_parts_that_travel_early_are_taken_off_the_memory(tmp_path: Path, memory: str, early: int, plan: str) -> None:
+    own = config_from(
+        {
+            "model": {"name": "transe", "dim": 8},
+            "dataset": {"name": "nothing.tsv"},
+            "train": {"memory": memory, "buckets": 8, "scratch": str(tmp_path)},
+            "parallel": {"mode": "collective", "trainers": 2},
+        }
+    )
+    chosen = with_rounds(own)
+    placement, found = beside_parts(chosen.train.table_placement(8), 400, chosen)
+    assert found == early
+    assert placement.memory_bytes == chosen.train.table_placement().memory_bytes - 9_600 - early
+    assert plan_of_rounds(400, chosen).endswith(f"where they share no memory, {plan}while the round before trains")
 
 
 @pytest.mark.parametrize(
