@@ -1,10 +1,12 @@
 """Whole trainings of tables eight times the memory, in a process that is limited to it.
 
-    python benchmarks/tiers_memory.py triples walks --checkpoint --folder /fast/disk --json memory.json
+    python benchmarks/tiers_memory.py triples walks sage --checkpoint --folder /fast/disk --json memory.json
 
 ``triples``: ComplEx with Adagrad on random triples of generated entities. ``walks``: DeepWalk by buckets of pairs on a
-generated graph. With ``--on-disk`` the triples stay in a partition's files. With ``--checkpoint`` a training saves one
-after nine tenths of its steps, and another process of the same limit goes on from it.
+generated graph. ``sage``: GraphSAGE for classes of nodes on such a graph, steps of sampled neighbourhoods on rows that
+learn by Adagrad, and an evaluation of all nodes. With ``--on-disk`` the triples stay in a partition's files. With
+``--checkpoint`` a training saves one after nine tenths of its steps (networks: after the first epoch of two), and
+another process of the same limit goes on from it.
 
 Each case is a process of its own: it makes the graph and compiles the kernels on a small one, then joins a fresh memory
 cgroup whose limit is the budget, a tenth of it and 64 MiB, and trains there, with direct I/O. What it held before does
@@ -35,8 +37,13 @@ from tabulate import tabulate
 import graph_emb as ge
 import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.core.threads import torch_threads
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.typed import HeteroGraph
+from graph_emb.models.gnn.config import SAGEConfig
+from graph_emb.models.gnn.tasks import NodeTask
+from graph_emb.models.gnn.train import train_sage
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
 from graph_emb.models.skipgram.bucket_steps import episode_walks, tables_share
@@ -166,7 +173,31 @@ def walks(options: argparse.Namespace, nodes: int, count: int, budget: int) -> C
     return Case(about, -(-nodes // episode_walks(config, nodes, options.length, nodes)), run)
 
 
-CASES = {"triples": triples, "walks": walks}
+def sage(options: argparse.Namespace, nodes: int, count: int, budget: int) -> Case:
+    """A training of a network with so much memory for the rows that learn and those between its layers."""
+    rng = np.random.default_rng(0)
+    names = np.arange(nodes)
+    graph = HeteroGraph({"node": nodes}, {("node", "to", "node"): tuple(rng.integers(0, nodes, (2, count)))})
+    judged = nodes // 10
+    split = {"train": names[: min(options.targets, nodes - 2 * judged)]}
+    split |= {"valid": names[-2 * judged : -judged], "test": names[-judged:]}
+    task = NodeTask("node", names % 16, split)
+    config = SAGEConfig(
+        dim=options.dim, hidden_dim=16, fanouts=(5, 5), batch_size=1024, epochs=2, rule="adagrad", eval_every=1
+    )  # fmt: skip
+    placement = ge.File(options.folder, budget, "lookahead")
+
+    def run(checkpoints: PeriodicCheckpoints | None) -> tuple[list[CacheStats], int]:
+        prefix = None if checkpoints is None else ""
+        with torch_threads(options.threads):
+            result = train_sage(graph, task, config, placement=placement, checkpoints=checkpoints, table_prefix=prefix)
+        return [table.cache_stats() for table in result.tables.values()], config.epochs * len(split["train"])
+
+    about = f"{nodes:,} nodes, {count:,} edges, {len(split['train']):,} of the nodes trained on"
+    return Case(about, config.epochs, run)
+
+
+CASES = {"triples": triples, "walks": walks, "sage": sage}
 
 
 def measured(case: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -228,6 +259,7 @@ def main() -> None:
     parser.add_argument("--triples", type=int, default=20_000_000)
     parser.add_argument("--nodes", type=int, default=10_000_000)
     parser.add_argument("--edges", type=int, default=50_000_000)
+    parser.add_argument("--targets", type=int, default=100_000, help="nodes that a network trains on")
     parser.add_argument("--length", type=int, default=10, help="nodes of a walk")
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--parts", type=int, default=64, help="of the entities")
@@ -250,7 +282,7 @@ def main() -> None:
     for case in options.cases:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             words = ["--folder", folder, "--here"]
-            names = "entities triples nodes edges length dim parts threads negative_power"
+            names = "entities triples nodes edges targets length dim parts threads negative_power"
             for name in names.split():
                 words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
             words += ["--loose"] * options.loose + ["--checkpoint"] * options.checkpoint

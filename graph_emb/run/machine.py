@@ -91,7 +91,14 @@ def pages_of_rows(num_rows: int, model: Any, placement: Cached, memory: int | No
 
 
 def file_plan(
-    num_rows: int, model: Any, placement: File, *, copies: int = 1, tables: float = 1, of: str = "entities"
+    num_rows: int,
+    model: Any,
+    placement: File,
+    *,
+    copies: float = 1,
+    tables: float = 1,
+    of: str = "entities",
+    beside: str = "",
 ) -> str:
     """What tables in files will take, in a line.
 
@@ -102,11 +109,12 @@ def file_plan(
         copies: Of all rows, which are gathered for validation and saving.
         tables: How many, in units of one of the model's width.
         of: Whose rows.
+        beside: What else lies in files.
     Raises:
         ConfigError: the disk has no room for them, and for the copies.
     """
     table = bytes_of_rows(num_rows, model, tables)
-    gathered = num_rows * model.dim * 4 * copies
+    gathered = int(num_rows * model.dim * 4 * copies)
     placement.path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(placement.path).free
     if table + gathered > free:
@@ -118,9 +126,9 @@ def file_plan(
     rate, missing = "", 1 - share
     if missing and not isinstance(placement, Buckets):  # a miss costs a page that goes and one that comes
         rate = f"random ids miss {missing:.0%}, a disk of 100,000 pages/s keeps up with {5e4 / missing:,.0f} rows/s; "
+    where = f"in {'a file' if tables == 1 else 'files'} in {placement.path}"
     return (
-        f"plan: {num_rows:,} {of} with their state, {size_text(table)}, in {'a file' if tables == 1 else 'files'} in "
-        f"{placement.path}; "
+        f"plan: {num_rows:,} {of} with their state{beside}, {size_text(table)}, {where}; "
         f"{size_text(placement.memory_bytes)} of memory hold {share:.0%}; policy {placement.policy}; "
         f"{rate}at most {size_text(table + gathered)} of disk"
     )

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from graph_emb.embedding import DistEmbedding
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.formats.gathered_rows import all_rows
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.networks import LayeredNetwork
 from graph_emb.models.tables import Table
-from graph_emb.sampling.blocks import Batch
+from graph_emb.sampling.blocks import Batch, BlockEdges
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.transport import runtime
@@ -66,17 +68,16 @@ class PartRows:
             network: In evaluation mode.
             tables: To ask instead of the learnable inputs.
         """
-        if isinstance(network, LayeredNetwork):
-            return self._by_layer(network, tables)
-        found = []
+        layered = isinstance(network, LayeredNetwork)
+        return self._of_own(self._by_layer(network, tables) if layered else self._at_once(network, tables))
+
+    def _at_once(self, network: nn.Module, tables: Mapping[str, Table] | None) -> Iterator[Tensor]:
         for _, batch in self._sampled(self._target, whole=True):
             rows = self._inputs.gather(batch.inputs, tables, are_rows=self._are_rows)
-            found.append(network(batch.blocks, rows)[self._target].to("cpu", torch.get_default_dtype()))
-        return self._of_own(found)
+            yield network(batch.blocks, rows)[self._target].to("cpu", torch.get_default_dtype())
 
-    def _by_layer(self, network: LayeredNetwork, tables: Mapping[str, Table] | None) -> Tensor:
+    def _by_layer(self, network: LayeredNetwork, tables: Mapping[str, Table] | None) -> Iterator[Tensor]:
         last, transport = len(network.layers) - 1, runtime.current()
-        found: list[Tensor] = []
         for number in range(last + 1):
             for ntype in self._ntypes if number < last else [self._target]:
                 for nodes, batch in self._sampled(ntype):
@@ -89,20 +90,19 @@ class PartRows:
                         }
                     out = network.one_layer(number, batch.blocks[0], rows)[ntype].to("cpu", torch.get_default_dtype())
                     if number == last:
-                        found.append(out)
+                        yield out
                     else:
                         self._table(number, ntype).weight[self._rows_of(ntype, nodes)] = out
             transport.flush()
             transport.barrier()
-        return self._of_own(found)
 
     def _rows_of(self, ntype: str, nodes: Tensor) -> Tensor:
         """Rows of tables, of nodes as the sampling numbers them, (B,)."""
         return nodes if self._are_rows else self._inputs.rows_of(ntype, nodes)
 
-    def _of_own(self, pieces: list[Tensor]) -> Tensor:
-        """The result, from the network's rows of this rank's pieces of the target type."""
-        return torch.cat(pieces)
+    def _of_own(self, pieces: Iterator[Tensor]) -> Tensor:
+        """The result, from the network's rows of this rank's pieces of the target type, as they come."""
+        return torch.cat([*pieces])
 
     def _table(self, layer: int, ntype: str) -> DistEmbedding:
         """The rows of a layer, of two tables a type in turn."""
@@ -148,6 +148,7 @@ class EvenRows(PartRows):
         graph: The whole graph, or this rank's part of it.
         target, inputs, config, device: As of ``PartRows``.
         group: The ranks; None: one.
+        edges: ``all_edges`` of the whole graph, where they are at hand.
     """
 
     def __init__(
@@ -158,10 +159,11 @@ class EvenRows(PartRows):
         config: GNNConfig,
         group: ProcessGroup | None,
         device: torch.device | str = "cpu",
+        edges: Mapping[EdgeType, BlockEdges] | None = None,
     ) -> None:
         self._group, self._num_nodes, self._ntypes = group, dict(graph.num_nodes), list(graph.num_nodes)
         self._own, self._are_rows = (graph, True) if isinstance(graph, OwnEdges) else (None, False)
-        made: Any = PartitionedNeighborSampling if self._are_rows else NeighborSampling
+        made: Any = PartitionedNeighborSampling if self._are_rows else partial(NeighborSampling, edges=edges)
         self._all_layers, self._one_layer = made(graph, (-1,) * config.num_layers), made(graph, (-1,))
         self._results: DistEmbedding | None = None
         self._keep(target, inputs, config, device)
@@ -176,15 +178,25 @@ class EvenRows(PartRows):
         pieces += [torch.empty(0, dtype=torch.int64)] * (-len(pieces) % ranks)
         return pieces[0 if self._group is None else self._group.rank :: ranks]
 
-    def _of_own(self, pieces: list[Tensor]) -> Tensor:
-        """Rows of own nodes (R, O) where this rank has a part of the graph, else of all (N, O); through a table."""
+    def _of_own(self, pieces: Iterator[Tensor]) -> Tensor:
+        """Rows of own nodes (R, O) where this rank has a part of the graph, else of all (N, O); through a table.
+
+        Those of a table in a file, if nodes have its order, are mapped from another file: memory holds what is read.
+        """
         transport = runtime.current()
-        if self._results is None:
-            self._results = self._inputs.make_between(self._target, pieces[0].shape[1])
-        for nodes, out in zip(self._pieces[self._target], pieces, strict=True):
-            self._results.weight[self._rows_of(self._target, nodes)] = out
+        for number, out in enumerate(pieces):
+            if self._results is None:
+                self._results = self._inputs.make_between(self._target, out.shape[1])
+            self._results.weight[self._rows_of(self._target, self._pieces[self._target][number])] = out
         transport.flush()
         transport.barrier()
+        assert self._results is not None
         if self._own is not None:
             return self._results(self._own.owned(self._target))
-        return self._results(self._rows_of(self._target, torch.arange(self._num_nodes[self._target])))
+        nodes = torch.arange(self._num_nodes[self._target])
+        rows = self._rows_of(self._target, nodes)
+        if self._inputs.in_files and rows is nodes and self._results.dtype == torch.float32:
+            found = all_rows(self._results, wanted=True)
+            assert found is not None
+            return found
+        return self._results(rows)

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from graph_emb.composed import expanded
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.announcing import Step, announced
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.inputs import CHUNK_ROWS, InputRows
 from graph_emb.models.gnn.part_rows import EvenRows, PartRows
 from graph_emb.models.gnn.step_blocks import StepBlocks, check_network
-from graph_emb.sampling.blocks import Batch, whole_graph
+from graph_emb.sampling.blocks import Batch, BlockEdges, all_edges, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.table.shard import WEIGHT
@@ -96,12 +96,14 @@ class Trainer:
         self._own = graph if isinstance(graph, OwnEdges) else None
         self.first_row = 0 if self._own is None else self._own.places[target].owned(self.rank)[0]
         fanouts = (-1,) * config.num_layers if config.fanouts is None else config.fanouts
+        edges: dict[EdgeType, BlockEdges] | None = None
         if isinstance(graph, OwnEdges):
             self._sampling = PartitionedNeighborSampling(graph, fanouts, seed)
         elif config.fanouts is not None or self.blocks is not None:
-            self._sampling = NeighborSampling(graph, fanouts, seed)
+            edges = all_edges(graph)
+            self._sampling = NeighborSampling(graph, fanouts, seed, edges=edges)
         if self.blocks is not None or (inputs.in_files and self._own is None):
-            self._part_rows = EvenRows(graph, target, inputs, config, group, device)
+            self._part_rows = EvenRows(graph, target, inputs, config, group, device, edges)
         elif isinstance(graph, OwnEdges):
             self._part_rows = PartRows(graph, target, inputs, config, device)
         else:

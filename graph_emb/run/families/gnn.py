@@ -73,6 +73,8 @@ class GNNFamily(Family):
     """The first seed's, on the first rank."""
     _ranked: SharedRanks | None = None
     """Of several trainers the ranks of the held-out triples by the first seed's rows, on the first one."""
+    _cache: Mapping[str, Any] = {}
+    """The first seed's, on the first rank: by table what memory held of rows in files."""
 
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
@@ -116,12 +118,16 @@ class GNNFamily(Family):
                 f"{memory}: without model.fanouts a step asks for all rows; set it, as model.fanouts=[10,10] for two "
                 "layers, or leave train.memory out"
             )
-        between = 3 * data.graph.total_nodes * self.model.hidden_dim  # two layers of an evaluation, and its results
-        whole = bytes_of_rows(rows, self.model, width / self.model.dim) + 4 * (averages * rows * width + between)
-        tables, copies = whole / bytes_of_rows(rows, self.model), max(1, round(width / self.model.dim))
-        return file_plan(
-            rows, self.model, self.config.train.table_placement(), copies=copies, tables=tables, of="nodes"
-        )
+        layer = data.graph.total_nodes * self.model.hidden_dim  # two of an evaluation, and its results
+        whole = bytes_of_rows(rows, self.model, width / self.model.dim) + 4 * (averages * rows * width + 3 * layer)
+        tables = whole / bytes_of_rows(rows, self.model)
+        copies = (rows * width + 2 * layer) / (rows * self.model.dim)  # results of the best evaluation, and the last
+        words = {
+            "of": "nodes",
+            "beside": ", averages and rows between layers" if averages else " and rows between layers",
+        }
+        placement = self.config.train.table_placement()
+        return file_plan(rows, self.model, placement, copies=copies, tables=tables, **words)
 
     @property
     def _merge_within(self) -> bool:
@@ -251,6 +257,7 @@ class GNNFamily(Family):
         metrics = {
             "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.values()])),
             "parameters": runs[self.config.seed]["num_parameters"],
+            **({"cache": self._cache} if self._cache else {}),
         }
         finished = {seed: run for seed, run in runs.items() if not run.pop("interrupted")}
         found = SeedsResult(tuple(finished), tuple(finished.values()))
@@ -305,6 +312,9 @@ class GNNFamily(Family):
         try:
             for seed, result in each_seed(seeds, lambda seed: self._train_one(held, dataset, seed, job)):
                 if seed == self.config.seed:
+                    if self.config.train.memory is not None:
+                        stats = {_table_name(ntype): table.cache_stats() for ntype, table in result.tables.items()}
+                        self._cache = {name: own.as_dict() for name, own in stats.items()}
                     first = _tables(dataset, result)
                     self._keep(held, dataset, result)
                     self._rank(held.task, result, job)

@@ -14,9 +14,13 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import message_graph
+from graph_emb.models.gnn import trainer
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.part_rows import EvenRows
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, TripleTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.sampling import neighbors
+from graph_emb.sampling.blocks import all_edges
 
 NODES = 3_000
 
@@ -81,6 +85,40 @@ def test_files_hear_of_the_next_step(task: str, policy: Any, tmp_path: Path, fre
     assert stats.evictions > 0
     assert stats.prefetched > 5 * stats.prefetched_unused
     assert stats.prefetched > stats.misses, "most pages are on their way before they are asked for"
+
+
+def _mapped_from(rows: torch.Tensor) -> str:
+    """The file of which a tensor's memory is a mapping; empty of other memory."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        span, *rest = line.split(maxsplit=5)
+        low, high = (int(end, 16) for end in span.split("-"))
+        if low <= rows.data_ptr() < high:
+            return rest[4] if len(rest) > 4 else ""
+    return ""
+
+
+@pytest.mark.parametrize("task", ["nodes", "links"])
+def test_an_evaluation_holds_neither_its_results_nor_the_edges_again(
+    task: str, tmp_path: Path, fresh_mode: None
+) -> None:
+    found: list[str] = []
+    compute = EvenRows.compute
+
+    def computed(own: EvenRows, *args: Any) -> torch.Tensor:
+        rows = compute(own, *args)
+        found.append(_mapped_from(rows))
+        return rows
+
+    grouped: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvenRows, "compute", computed)
+        for module in (trainer, neighbors):
+            patch.setattr(module, "all_edges", lambda graph: grouped.append(1) or all_edges(graph))
+        config = SAGEConfig(dim=32, hidden_dim=16, epochs=2, eval_every=1, fanouts=(3, 3), batch_size=500)
+        _train(config, ge.File(tmp_path, "400KiB"), task)
+    assert len(found) == 2
+    assert all(path.startswith(str(tmp_path)) for path in found)
+    assert len(grouped) == 1
 
 
 @pytest.mark.parametrize(
