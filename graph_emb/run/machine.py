@@ -16,6 +16,7 @@ from graph_emb.table.placement import DEVICE, HOST, SHARED, Buckets, Cached, Dev
 
 if TYPE_CHECKING:
     from graph_emb.config.placements import PlacementSettings  # a launcher starts without pydantic
+    from graph_emb.config.schema import ParallelSection
 
 PACKAGES = ("graph_emb", "torch", "dgl", "numpy", "numba", "scikit-learn", "ogb")
 
@@ -90,6 +91,11 @@ def pages_of_rows(num_rows: int, model: Any, placement: Cached, memory: int | No
     return held_pages(num_rows, model.dim, memory, model.table_dtype, specs, on_device=on_device)
 
 
+def owners_of(section: ParallelSection) -> int:
+    """Processes of a job that own rows, each with ``train.memory``; of servers those of one machine."""
+    return {"local": 1, "kvstore": section.servers}.get(section.mode, section.trainers)
+
+
 def file_plan(
     num_rows: int,
     model: Any,
@@ -99,6 +105,7 @@ def file_plan(
     tables: float = 1,
     of: str = "entities",
     beside: str = "",
+    processes: int = 1,
 ) -> str:
     """What tables in files will take, in a line.
 
@@ -110,6 +117,7 @@ def file_plan(
         tables: How many, in units of one of the model's width.
         of: Whose rows.
         beside: What else lies in files.
+        processes: That have the placement's memory each, and all tables together.
     Raises:
         ConfigError: the disk has no room for them, and for the copies.
     """
@@ -122,14 +130,15 @@ def file_plan(
             f"train.memory: {placement.path} has {size_text(free)} free; rows and state of {num_rows} {of} take "
             f"{size_text(table)}, the rows that are gathered at the end {size_text(gathered)}; set train.scratch"
         )
-    share = min(1.0, placement.memory_bytes / table)
+    share = min(1.0, processes * placement.memory_bytes / table)
     rate, missing = "", 1 - share
     if missing and not isinstance(placement, Buckets):  # a miss costs a page that goes and one that comes
         rate = f"random ids miss {missing:.0%}, a disk of 100,000 pages/s keeps up with {5e4 / missing:,.0f} rows/s; "
-    where = f"in {'a file' if tables == 1 else 'files'} in {placement.path}"
+    where = f"in {'a file' if tables == 1 and processes == 1 else 'files'} in {placement.path}"
+    each = "" if processes == 1 else f" of each of {processes} processes"
     return (
         f"plan: {num_rows:,} {of} with their state{beside}, {size_text(table)}, {where}; "
-        f"{size_text(placement.memory_bytes)} of memory hold {share:.0%}; policy {placement.policy}; "
+        f"{size_text(placement.memory_bytes)} of memory{each} hold {share:.0%}; policy {placement.policy}; "
         f"{rate}at most {size_text(table + gathered)} of disk"
     )
 

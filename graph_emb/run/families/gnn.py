@@ -55,7 +55,7 @@ from graph_emb.run.families.triple_findings import ENTITY, JUDGED, RELATION, Sha
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.levels import levels_by_type, with_levels
-from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan, memory_plan
+from graph_emb.run.machine import bytes_of_rows, check_device, check_memory, file_plan, memory_plan, owners_of
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
@@ -126,8 +126,8 @@ class GNNFamily(Family):
             "of": "nodes",
             "beside": ", averages and rows between layers" if averages else " and rows between layers",
         }
-        placement = self.config.train.table_placement()
-        return file_plan(rows, self.model, placement, copies=copies, tables=tables, **words)
+        placement, owners = self.config.train.table_placement(), owners_of(self.config.parallel)
+        return file_plan(rows, self.model, placement, copies=copies, tables=tables, processes=owners, **words)
 
     @property
     def _merge_within(self) -> bool:

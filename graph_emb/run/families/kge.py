@@ -49,6 +49,7 @@ from graph_emb.run.machine import (
     check_memory,
     file_plan,
     memory_plan,
+    owners_of,
     pages_of_rows,
 )
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
@@ -153,7 +154,8 @@ class KGEFamily(Family):
             self._check_room(graph.num_entities)
             beside_parts(placement, graph.num_entities, self.config)
         if isinstance(placement, File):
-            self._plan = file_plan(graph.num_entities, self.model, placement, copies=2 if self.model.valid_every else 1)
+            copied, owners = 2 if self.model.valid_every else 1, owners_of(self.config.parallel)
+            self._plan = file_plan(graph.num_entities, self.model, placement, copies=copied, processes=owners)
         else:
             check_memory(graph.num_entities, 1, self.model, averages=copies, kept=kept)
             self._plan = memory_plan(graph.num_entities, self.model, self.config.train, tables=kept)

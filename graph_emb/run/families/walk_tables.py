@@ -98,14 +98,17 @@ def with_room(
     """
     model: Any = config.model
     plan = ""
+    if getattr(model, "buckets", 0) is None:
+        config = with_buckets(config, recipes, num_nodes)
+        model = config.model
     if config.train.memory is None:
         check_memory(num_nodes, tables, model, kept=kept)
         plan = memory_plan(num_nodes, model, config.train, tables=tables * kept, of="nodes")
     else:
         copies = 2 if config.output.context == "add" or getattr(model, "keep_context", False) else 1
-        plan = file_plan(num_nodes, model, config.train.table_placement(), copies=copies, tables=tables, of="nodes")
-    if getattr(model, "buckets", 0) is None:
-        config = with_buckets(config, recipes, num_nodes)
+        buckets, share = (model.buckets, tables_share(model)) if recipes else (0, 1.0)
+        placement = config.train.table_placement(buckets, share=share)
+        plan = file_plan(num_nodes, model, placement, copies=copies, tables=tables, of="nodes")
     if recipes and config.train.memory is not None:
         check_room(config, recipes, num_nodes)
     return config, plan

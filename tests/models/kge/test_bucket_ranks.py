@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
 from graph_emb.run.families.kge import KGEFamily
 from graph_emb.run.families.kge_rounds import beside_parts, plan_of_rounds, with_rounds
+from graph_emb.run.machine import file_plan, owners_of
 from graph_emb.sampling.bucket_rounds import RoundSchedule
 from graph_emb.transport.lockstep import PREFETCH, PULL
 from graph_emb.transport.row_moves import RowMoves
@@ -202,12 +204,25 @@ class Stopping(PeriodicCheckpoints):
         return super().after(step, position)
 
 
-def interrupted(chosen: KGEConfig, folder: str, shared: bool) -> Any:
+def interrupted(chosen: KGEConfig, folder: str, shared: bool, **more: Any) -> Any:
     start("collective", shared)
     with pytest.raises(RuntimeError, match="stopped"):
-        train_kge(graph(), chosen, num_threads=1, checkpoints=Stopping(Path(folder), 13))
+        train_kge(graph(), chosen, num_threads=1, checkpoints=Stopping(Path(folder), 13), **more)
     ge.shutdown()
-    return trained(chosen, "collective", shared, checkpoints=PeriodicCheckpoints(Path(folder), 1000, resume=True))
+    again = PeriodicCheckpoints(Path(folder), 1000, resume=True)
+    return trained(chosen, "collective", shared, checkpoints=again, **more)
+
+
+def interrupted_with_files(chosen: KGEConfig, folder: str) -> Any:
+    placement = ge.File(f"{folder}/rows", "30KiB", leftover="remove")
+    return interrupted(chosen, folder, False, placement=placement, early=25_000)
+
+
+def test_a_training_from_files_goes_on_while_parts_were_on_their_way(
+    ranks: Ranks, fresh_mode: None, tmp_path: Path
+) -> None:
+    chosen = config(rule="adam", compat="torch", buckets=8, batch_size=4, valid_every=0)
+    same(trained(chosen, "local"), ranks.run(interrupted_with_files, 2, chosen, str(tmp_path))[0])
 
 
 @HOW
@@ -327,6 +342,9 @@ def test_parts_that_travel_early_are_taken_off_the_memory(tmp_path: Path, memory
     placement, found = beside_parts(chosen.train.table_placement(8), 400, chosen)
     assert found == early
     assert placement.memory_bytes == chosen.train.table_placement().memory_bytes - 9_600 - early
+    assert "24.00 KiB of memory of each of 2 processes hold 100%" in file_plan(
+        512, chosen.model, replace(placement, memory=24 << 10), processes=owners_of(chosen.parallel)
+    )
     assert plan_of_rounds(400, chosen).endswith(f"where they share no memory, {plan}while the round before trains")
 
 

@@ -180,6 +180,9 @@ def test_one_setting_trains_a_run_by_buckets_with_the_rows_of_buckets_in_memory(
     assert "plan: 4 parts of the nodes, 16 buckets; an episode is 50 walks" in said["host"]
     assert "an episode is 50 walks, reads and writes 285.00 KiB each; a disk of 1 GB/s keeps up with" in said["file"]
     assert "train.buckets=auto (4 here) trains pairs by buckets of two parts" in said["plain"]
+    assert "125.00 KiB of memory hold" in said["plain"]
+    assert "100.00 KiB of memory hold" in said["file"]  # the rest is for the walks of an episode
+    assert ["random ids miss" in said[name] for name in said] == [False, False, True]
 
 
 @pytest.mark.parametrize(
