@@ -68,8 +68,9 @@ class PartRows:
             network: In evaluation mode.
             tables: To ask instead of the learnable inputs.
         """
-        layered = isinstance(network, LayeredNetwork)
-        return self._of_own(self._by_layer(network, tables) if layered else self._at_once(network, tables))
+        if isinstance(network, LayeredNetwork):
+            return self._of_own(self._by_layer(network, tables))
+        return self._of_own(self._at_once(network, tables))
 
     def _at_once(self, network: nn.Module, tables: Mapping[str, Table] | None) -> Iterator[Tensor]:
         for _, batch in self._sampled(self._target, whole=True):
