@@ -23,7 +23,7 @@ from graph_emb.graph.grown import Ends, grown, grown_by
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.building import build
-from partition.methods.base import assign
+from partition.methods.base import assign, check_seed
 from partition.methods.coarsening import Level
 from partition.methods.effort import MultilevelSettings
 from partition.methods.multilevel import Parts, descend
@@ -44,9 +44,7 @@ PASSES = 3
 """Over the new nodes; the later ones see where the others went."""
 
 
-@partial(
-    with_options, without=["assignment", "num_parts", "method", "method_options", "num_trainers_per_machine", "memory"]
-)
+@partial(with_options, without=NOT_OF_PLACED)
 def extend(
     source: str | Path,
     new_edges: Ends | Mapping[EdgeType, Ends] | HeteroGraph | str | Path,
@@ -95,6 +93,10 @@ def extend(
         PartitionError: a node of a new edge does not exist.
         DataError: a part of the source is not here, or the new edges cannot be read.
     """
+    check_seed(seed)
+    for name in NOT_OF_PLACED:
+        if name in options:
+            raise ConfigError(f"{name}={options[name]!r} has no effect where nodes have their parts; leave it out")
     whole = load(source)
     before, old = whole.assignment(), without_trainers(whole.to_graph())
     more = {"new_nodes": new_nodes, "node_data": node_data, "edge_data": edge_data, "node_ids": node_ids}

@@ -334,8 +334,8 @@ def constraints(
             raise ConfigError(f"tolerance: {name!r} is not balanced; balanced: {', '.join(names) or 'nothing'}")
     named = {f"tolerance of {name!r}": value for name, value in given.items()}
     for what, value in {"tolerance": other, **named}.items():
-        if not np.isfinite(value) or value < 0:
-            raise ConfigError(f"{what} is {value}; it must be finite and at least 0")
+        if not isinstance(value, int | float | np.number) or not np.isfinite(value) or value < 0:
+            raise ConfigError(f"{what} is {value!r}; it must be finite and at least 0")
     tolerances = np.array([given.get(name, other) for name in names], np.float64)
     return Constraints(tuple(names), weights, tolerances)
 

@@ -56,8 +56,9 @@ def grown(
     node_data, edge_data, node_ids = node_data or {}, edge_data or {}, node_ids or {}
     nodes = _by_type("new_nodes", new_nodes, list(old.num_nodes))
     edges = _by_type("new_edges", new_edges, list(old.edges))
-    if any(int(more) < 0 for more in nodes.values()):
-        raise ConfigError(f"new_nodes={new_nodes!r}: no number may be negative")
+    counted = (isinstance(more, int | np.integer) and not isinstance(more, bool) for more in nodes.values())
+    if not all(counted) or min(nodes.values(), default=0) < 0:
+        raise ConfigError(f"new_nodes={new_nodes!r}: give integers of at least 0")
     fresh = {ntype: int(nodes.get(ntype, 0)) for ntype in old.num_nodes}
     num_nodes = {ntype: num + fresh[ntype] for ntype, num in old.num_nodes.items()}
     for what, given, known in (("node_data", node_data, num_nodes), ("edge_data", edge_data, old.edges)):
@@ -77,7 +78,7 @@ def grown(
     counts = {**old.counts, **{what: old.counts.get(what, 0) + number for what, number in more.counts.items()}}
     columns = {
         t: _columns("node_data", t, of, {**_unknown(of, fresh[t]), **node_data.get(t, {})}, fresh[t])
-        for t, of in old.node_data.items()
+        for t, of in {**{t: {} for t, given in node_data.items() if given}, **old.node_data}.items()
     }
     held = None if old.held_out is None else _held_out(old, old.held_out, num_nodes, columns)
     if held is not None and (leaked := _num_held_out(held, more, num_nodes)):
@@ -165,7 +166,10 @@ def _new_edges(
     """The new edges alone, with their data, and with the reverses that a symmetric graph needs."""
     ends, columns = {}, {}
     for etype in old.edges:
-        more = [_ends(etype, side) for side in edges.get(etype, ((), ()))]
+        try:
+            more = [_ends(etype, side) for side in edges.get(etype, ((), ()))]
+        except TypeError:
+            raise ConfigError(f"new_edges of {etype!r}: {edges[etype]!r:.60}; give (sources, destinations)") from None
         if len(more) != 2 or len(more[0]) != len(more[1]):
             raise ConfigError(
                 f"new_edges of {etype!r}: {[len(side) for side in more]} ends; give as many of both kinds"

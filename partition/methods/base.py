@@ -23,6 +23,14 @@ from partition.kernels.sorting import move_costs
 from partition.problem import Problem, RelationWeights, constraints
 
 SEED_LIMIT = 2**63
+
+
+def check_seed(seed: int) -> None:
+    """Raise a ConfigError unless a seed is an integer in [0, 2**63)."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < SEED_LIMIT:
+        raise ConfigError(f"seed is {seed!r}; it must be an integer in [0, 2^63)")
+
+
 SERIAL_EDGES = 250_000
 """Up to so many edges a second thread saves no time: it works as long as its start and the waits for it take."""
 
@@ -140,8 +148,7 @@ def assign(
     started, held, peak = time.perf_counter(), psutil.Process().memory_info().rss, _peak_bytes()
     if num_parts < 1 or num_parts > graph.total_nodes:
         raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {graph.total_nodes}, the number of nodes")
-    if not 0 <= seed < SEED_LIMIT:
-        raise ConfigError(f"seed is {seed}; it must lie in [0, 2^63)")
+    check_seed(seed)
     threads = thread_count(num_threads)
     if graph.total_edges <= SERIAL_EDGES:
         threads = 1

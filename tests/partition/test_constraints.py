@@ -88,6 +88,8 @@ def test_a_tolerance_is_checked_where_nothing_is_balanced() -> None:
     """It was checked for each name, and the method hash has none."""
     with pytest.raises(ConfigError, match=r"tolerance is -7\.0; it must be finite and at least 0"):
         constraints(graph(), [], tolerance=-7.0)
+    with pytest.raises(ConfigError, match="tolerance is 'x'; it must be finite and at least 0"):
+        constraints(graph(), [], tolerance="x")  # type: ignore[arg-type]
 
 
 def test_a_limit_is_never_below_the_mean_rounded_up() -> None:

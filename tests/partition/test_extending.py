@@ -217,7 +217,15 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"new_edges": cliques(1, 2), "new_nodes": 1}, ConfigError, "new_nodes has no effect beside a graph of new edges"),
     ({"reader_options": {"ids": "int"}}, ConfigError, "reader_options has no effect on new_edges in memory"),
     ({"new_edges": HeteroGraph({"_N": 1}, {}, node_ids={"_N": np.array(["a"])})}, DataError, "are texts, those of the"),
-    ({"new_nodes": -1}, ConfigError, "no number may be negative"),
+    ({"new_nodes": -1}, ConfigError, "new_nodes=-1: give integers of at least 0"),
+    ({"new_nodes": 1.5}, ConfigError, "new_nodes=1.5: give integers"),
+    ({"new_nodes": {"_N": "1"}}, ConfigError, "new_nodes={'_N': '1'}: give integers"),
+    ({"new_nodes": None}, ConfigError, "new_nodes=None: give integers"),
+    ({"new_edges": None, "new_nodes": 1}, ConfigError, r"None; give \(sources, destinations\)"),
+    ({"seed": -1}, ConfigError, "seed is -1; it must be an integer"),
+    ({"seed": "x"}, ConfigError, "seed is 'x'; it must be an integer"),
+    ({"method": "ldg"}, ConfigError, "method='ldg' has no effect where nodes have their parts"),
+    ({"assignment": None}, ConfigError, "assignment=None has no effect where nodes have their parts"),
     ({"new_nodes": {"user": 1}}, ConfigError, "unknown type 'user'"),
 ]
 
@@ -234,6 +242,13 @@ def test_what_does_not_fit_is_said(
     with pytest.raises(error, match=match):
         partition.extend(aged, **given, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_columns_of_a_graph_without_any_are_refused(parts: partition.PartitionedGraph, tmp_path: Path) -> None:
+    bare = partition.build(cliques(PARTS), assignment=parts.assignment(), out=tmp_path / "bare", report=False)
+    for data in ({"node_data": {"_N": {"age": [3.0]}}}, {"edge_data": {ETYPE: {"weight": np.ones(10)}}}):
+        with pytest.raises(ConfigError, match=r"the graph has no column '(age|weight)'; it has none"):
+            partition.extend(bare, joined(PARTS * SIZE, [0]), 1, out=tmp_path / "new", **data)
 
 
 @pytest.mark.parametrize(
