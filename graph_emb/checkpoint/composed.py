@@ -5,7 +5,7 @@ Legend: N nodes, B rows of a piece, D width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.checkpoint.manifest import ComposedEntry, FileEntry
+from graph_emb.checkpoint.manifest import NAME, ComposedEntry, FileEntry
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
 from graph_emb.checkpoint.row_files import IDS, WEIGHT, PieceReader, folder_of, write_tensors
 from graph_emb.composed import ComposedEmbedding
-from graph_emb.core.errors import DataError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.table.composition import Composition, hash_factors
 
 FINEST, ABOVE = "finest", "above"
@@ -56,6 +56,66 @@ def _narrow(numbers: np.ndarray) -> Tensor:
     found = torch.from_numpy(numbers)
     most = int(found.max()) if found.numel() else 0
     return found.to(next((dtype for dtype in WIDTHS if most <= torch.iinfo(dtype).max), torch.int64))
+
+
+def match_composed(
+    chain: Sequence[Checkpoint],
+    composed: Sequence[ComposedEmbedding],
+    only: Collection[str] | None,
+    allow_new_rows: bool,
+) -> None:
+    """Check how composed tables here were made, and call the saved level tables of fewer nodes as theirs are called.
+
+    Args:
+        chain: A full checkpoint and the deltas that follow it.
+        only, allow_new_rows: As of ``load_checkpoint``.
+    Raises:
+        ConfigError: a table was made in another way, or of other levels.
+        PartitionError: it has more nodes than the checkpoint, and they are not allowed.
+    """
+    saved = {name: entry.total for name, entry in chain[-1].manifest.tables.items()}
+    for table in composed:
+        if only is None or {one.name for one in table.tables} & {*only}:
+            check_made_alike(chain[0], table)
+        names = table.names_in(saved)
+        if names and not allow_new_rows:
+            raise PartitionError(
+                f"{chain[-1].path / NAME}: table {table.name!r} has fewer nodes than the {table.num_embeddings} here; "
+                "pass allow_new_rows=True if the graph grew"
+            )
+        for one in chain if names else ():
+            one.manifest = one.manifest.renamed({old: new for new, old in names.items()})
+
+
+def check_made_alike(checkpoint: Checkpoint, table: ComposedEmbedding) -> None:
+    """Raise a ConfigError where the saved rows of a table are sums by other hashes than those of the one here.
+
+    Their tables are of one name and, for another seed or scope, of one shape.
+
+    Args:
+        checkpoint: A full one; earlier versions did not write how tables were made.
+    """
+    entry, made = (checkpoint.manifest.composed or {}).get(table.name), table.composition
+    if entry is None:
+        return
+    names = ["kind"]
+    if made.hashed:
+        names += [
+            "num_hashes",
+            "num_buckets",
+            "seed",
+            "scope",
+            *(["num_coarsest"] if made.scope == "part" and not made.placed else []),
+        ]
+    elif made.kind == "quotient-remainder":
+        names += ["num_buckets"]
+    for name in names:
+        saved, here = getattr(entry, name), getattr(made, name)
+        if saved != here:
+            raise ConfigError(
+                f"checkpoint {checkpoint.path}: table {table.name!r} was made with {name}={saved!r}, the one here with "
+                f"{here!r}, so that its rows would be sums of others; make it as that one"
+            )
 
 
 def write_composed(folder: Path, tables: Mapping[str, Described]) -> dict[str, dict[str, Any]]:

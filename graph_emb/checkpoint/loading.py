@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from graph_emb.checkpoint.composed import match_composed
 from graph_emb.checkpoint.deltas import chain_of
 from graph_emb.checkpoint.growing import IDS_AT_A_TIME, GrowingRestorer
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry, digest_of
@@ -119,7 +120,7 @@ def load_checkpoint(
 
     def begin() -> tuple[list[Checkpoint], str, RestorePlan]:
         chain = [Checkpoint(folder) for folder in chain_of(place)]
-        _name_levels(chain, composed, allow_new_rows)
+        match_composed(chain, composed, only, allow_new_rows)
         where = str(place / NAME)
         plan = plan_restore(where, chain[-1].manifest, tables, optimizers, dense, only, weights_only)
         return chain, digest_of(place) if growing(tables) else "", plan
@@ -162,20 +163,6 @@ def load_checkpoint(
     grown = {table.name: table.num_embeddings - manifest.tables[table.name].total for table in fixed}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
     return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
-
-
-def _name_levels(chain: Sequence[Checkpoint], composed: Sequence[ComposedEmbedding], allow_new_rows: bool) -> None:
-    """Call the level tables of a checkpoint of fewer nodes as those of composed tables here are called."""
-    saved = {name: entry.total for name, entry in chain[-1].manifest.tables.items()}
-    for table in composed:
-        names = table.names_in(saved)
-        if names and not allow_new_rows:
-            raise PartitionError(
-                f"{chain[-1].path / NAME}: table {table.name!r} has fewer nodes than the {table.num_embeddings} here; "
-                "pass allow_new_rows=True if the graph grew"
-            )
-        for one in chain if names else ():
-            one.manifest = one.manifest.renamed({old: new for new, old in names.items()})
 
 
 def _verify(chain: Sequence[Checkpoint], rank: int, ranks: int) -> None:

@@ -79,6 +79,33 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("case", "other"),
+    [
+        ("hash", {"seed": 6}),
+        ("hash", {"scope": "part"}),
+        ("hash", {"num_buckets": 13}),
+        ("hash within parts", {"level_sizes": [3, 10, 20]}),
+        ("position-hash", {"seed": 6}),
+        ("position-hash", {"num_hashes": 3}),
+        ("quotient-remainder", {"num_buckets": 10}),
+    ],
+)
+def test_rows_that_would_be_sums_of_others_are_not_loaded(tmp_path: Path, case: str, other: dict[str, Any]) -> None:
+    """Tables of another seed or scope have the same names and shapes: nodes had the rows of strangers."""
+    kind, options = MADE[case]
+    emb, opt = trained(kind, **options)
+    place = save_checkpoint(tmp_path / "0", tables=[emb], optimizers=[opt])
+    step(emb, opt, 3)
+    delta = save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt], base=place)
+    del emb, opt
+    emb, opt = trained(kind, **{**options, **other})
+    name = "num_coarsest" if "level_sizes" in other else next(iter(other))
+    for folder in (place, delta):
+        with pytest.raises(ConfigError, match=rf"table 'node' was made with {name}=.*, the one here with"):
+            ge.load_checkpoint(folder, tables=[emb], optimizers=[opt])
+
+
 @pytest.mark.parametrize("case", MADE)
 @pytest.mark.parametrize("pieces", [False, True])
 def test_rows_are_those_of_training(tmp_path: Path, case: str, pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
