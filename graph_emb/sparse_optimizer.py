@@ -254,8 +254,8 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
             [-0.5, -0.5]
         """
         self._check_open()
-        pairs, names = checked_slots(pairs)
-        with self.transport.joint(f"push of table {', '.join(map(repr, names))}"):
+        with self.transport.joint(f"push of table {', '.join(map(repr, self._tables))}"):
+            pairs, names = checked_slots(pairs)
             pushes = []
             for name, (grads, slots) in zip(names, pairs, strict=True):
                 group = self._group_of(slots.table)

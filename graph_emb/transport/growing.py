@@ -60,7 +60,9 @@ class GrowingTables(NamedRows):
     def all_ids(self, table: str) -> np.ndarray:
         what = f"ids of table {table!r}"
         with self.joint(what):
-            return self._from_all(self._growing(table).ids(), what)
+            shard = self._growing(table)
+            self._tell(lockstep.IDS, self._tables[table].identity, 0, what)
+            return self._from_all(shard.ids(), what)
 
     def owns(self, table: str, ids: Tensor) -> Tensor:
         return self._tables[table].ranges.owner(ids) == self.rank

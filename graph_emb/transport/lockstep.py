@@ -47,7 +47,8 @@ from graph_emb.transport.shm_all_to_all import map_memory, new_memory
     GROW,
     CONTAINS,
     EVICT,
-) = range(1, 21)
+    IDS,
+) = range(1, 22)
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
@@ -56,7 +57,7 @@ FIXED = 4
 _WORDS = (
     *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
     *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
-    *("reset", "norm of the gradients", "read of state", "write of state", "grow", "contains", "evict"),
+    *("reset", "norm of the gradients", "read of state", "write of state", "grow", "contains", "evict", "ids"),
 )
 """The calls as errors name them, in the order of their numbers."""
 _AUTOMATIC = re.compile(r"embedding_\d+")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,45 @@ def overfill() -> str:
 def test_rows_of_all_ranks_count_against_max_rows(ranks: Ranks) -> None:
     for said in ranks.run(overfill, 2):
         assert "max_rows=20" in said
+
+
+def out_of_step(refused: str) -> list[str]:
+    """A rank refuses what it is given, and goes on to a call in which the others are not."""
+    ge.init(mode="collective")
+    said = []
+    try:
+        emb = ge.DistEmbedding(ge.growing(max_rows=20), 1, "one")
+        opt = ge.SparseSGD([emb], lr=1.0)
+        emb.grow([1])
+        _, slots = emb.lookup([1])
+        wrong: Any = "x" if emb.transport.rank else [2]
+        calls: dict[str, Any] = {
+            "lookup": lambda: emb.lookup(wrong),
+            "grow": lambda: emb.grow(wrong),
+            "apply_gradients": lambda: opt.apply_gradients(
+                [(torch.ones(1, 1), replace(slots, epoch=7 * emb.transport.rank))]
+            ),
+        }
+        for call in (calls[refused], emb.ids):
+            try:
+                call()
+            except ge.GraphEmbError as error:
+                said.append(str(error))
+    finally:
+        ge.shutdown()
+    return said
+
+
+@pytest.mark.parametrize("refused", ["lookup", "grow", "apply_gradients"])
+def test_asking_for_ids_out_of_step_is_an_error_that_names_the_calls(ranks: Ranks, refused: str) -> None:
+    """``ids()`` and ``num_rows`` began without the numbers by which ranks in another call are noticed, and all waited
+    until the process group's timeout; and slots were refused before the call began to count."""
+    first, second = ranks.run(out_of_step, 2, refused, timeout=90)
+    what = {"lookup": "pull", "grow": "grow", "apply_gradients": "push"}[refused]
+    assert f"rank 0 is in {what} of table 'one', rank 1 in another call (ids of table 'one')" in first[0]
+    assert f"rank 1 skipped {what} of table 'one' (joint call" in first[0]
+    assert ("ids are str" in second[0]) or ("are stale" in second[0])
+    assert f"rank 1 is in ids of table 'one', rank 0 in another call ({what} of table 'one')" in second[1]
 
 
 def refuse() -> list[str]:
