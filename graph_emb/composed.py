@@ -23,7 +23,7 @@ from torch import Tensor
 
 from graph_emb.composed_surface import ComposedSurface
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
-from graph_emb.embedding import DistEmbedding, lookup_with
+from graph_emb.embedding import DistEmbedding, lookup_with, transport_of
 from graph_emb.graph.original_ids import OriginalIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
@@ -291,25 +291,28 @@ class ComposedEmbedding(ComposedSurface):
             raise ConfigError(
                 f"table {self._name!r}: kind {self.kind!r} has no row for a new node; make a larger table"
             )
-        ids = check_ids(as_ids(original_ids), 2**63, self._name).flatten()
-        made = self.composition
-        width = made.levels_of(made.finest[:0]).shape[1]
-        if (levels is None) != (not width):
-            what = "has no levels; leave them out" if levels is not None else f"needs the {width} levels of new nodes"
-            raise ConfigError(f"table {self._name!r}: kind {self.kind!r} {what}")
-        chosen = np.empty((len(ids), 0), np.int64) if levels is None else np.asarray(levels)
-        if chosen.shape != (len(ids), width) or chosen.dtype.kind not in "iu":
-            expected = f"integers ({len(ids)}, {width})"
-            raise ShapeError(
-                f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
-            )
-        chosen = chosen.astype(np.int64)
-        made.check_chains(self._name, chosen)
-        within = chosen[:, 0] if made.scope == "part" else None
-        rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
-        if self._buckets is not None:
-            rows.insert(0, self._buckets.bag(made.hashes(ids.numpy(), within), mode="sum"))
-        return torch.stack(rows).sum(dim=0)
+        with self.transport.joint(f"pull of new nodes of table {self._name!r}"):
+            ids = check_ids(as_ids(original_ids), 2**63, self._name).flatten()
+            made = self.composition
+            width = made.levels_of(made.finest[:0]).shape[1]
+            if (levels is None) != (not width):
+                what = (
+                    "has no levels; leave them out" if levels is not None else f"needs the {width} levels of new nodes"
+                )
+                raise ConfigError(f"table {self._name!r}: kind {self.kind!r} {what}")
+            chosen = np.empty((len(ids), 0), np.int64) if levels is None else np.asarray(levels)
+            if chosen.shape != (len(ids), width) or chosen.dtype.kind not in "iu":
+                expected = f"integers ({len(ids)}, {width})"
+                raise ShapeError(
+                    f"table {self._name!r}: levels have shape {chosen.shape} of {chosen.dtype}; give {expected}"
+                )
+            chosen = chosen.astype(np.int64)
+            made.check_chains(self._name, chosen)
+            within = chosen[:, 0] if made.scope == "part" else None
+            rows = lookup([(table, chosen[:, place]) for place, table in enumerate(self._positions)])
+            if self._buckets is not None:
+                rows.insert(0, self._buckets.bag(made.hashes(ids.numpy(), within), mode="sum"))
+            return torch.stack(rows).sum(dim=0)
 
     def names_in(self, saved: Mapping[str, int]) -> dict[str, str]:
         """What a checkpoint of fewer nodes, whose levels are those of the first ones here, calls the levels' tables.
@@ -375,6 +378,19 @@ def lookup(
         >>> (of_items @ of_user).tolist()
         [23.0, 3.0]
     """
+    if not asked:
+        return []
+    names = ", ".join(repr(table.name) for table, _ in asked)
+    with transport_of(expanded([table for table, _ in asked])).joint(f"pull of table {names}"):
+        return _looked_up(asked, device, dtype)
+
+
+def _looked_up(
+    asked: Sequence[tuple[DistEmbedding | ComposedEmbedding, Ids]],
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+) -> list[Tensor]:
+    """``lookup``, within its joint call."""
     flat = [
         check_ids(as_ids(ids), table.num_embeddings, table.name).flatten()
         if isinstance(table, ComposedEmbedding)

@@ -53,14 +53,15 @@ class ComposedSurface(Card):
         """Ids as (B,), int64, after a check."""
         return check_ids(as_ids(idx), self._num_rows, self._name).flatten()
 
-    def _each(self, idx: Ids, act: Callable[[DistEmbedding, Tensor], None]) -> None:
-        """Call act with every table and its rows, each once, that the rows of ids are made of."""
-        flat = self._checked(idx)
-        if self.shared_tables:
-            for table, rows in zip(self.shared_tables, self.shared(flat).wanted, strict=True):
-                act(table, torch.from_numpy(rows))
-        for own, ids in self.of_nodes(flat):
-            act(own, ids)
+    def _each(self, what: str, idx: Ids, act: Callable[[DistEmbedding, Tensor], None]) -> None:
+        """Call act, in one joint call, with every table and its rows, each once, that the rows of ids are made of."""
+        with self.transport.joint(f"{what} of table {self._name!r}"):
+            flat = self._checked(idx)
+            if self.shared_tables:
+                for table, rows in zip(self.shared_tables, self.shared(flat).wanted, strict=True):
+                    act(table, torch.from_numpy(rows))
+            for own, ids in self.of_nodes(flat):
+                act(own, ids)
 
     def bag(
         self,
@@ -81,12 +82,14 @@ class ComposedSurface(Card):
             >>> torch.equal(bags, emb.weight[[0, 2]])  # nodes 0 and 1 are of one part
             True
         """
-        checked = check_ids(as_ids(ids), self._num_rows, self._name)
-        starts = None if offsets is None else as_ids(offsets)
-        bags = checked_bags(self._name, checked, starts, mode, per_sample_weights, self.dtype)
-        distinct, places = bags.distinct()
+        with self.transport.joint(f"pull of table {self._name!r}"):
+            checked = check_ids(as_ids(ids), self._num_rows, self._name)
+            starts = None if offsets is None else as_ids(offsets)
+            bags = checked_bags(self._name, checked, starts, mode, per_sample_weights, self.dtype)
+            distinct, places = bags.distinct()
+            rows = self(distinct, device, dtype)
         wide = accumulation_dtype(self.dtype)
-        rows = self(distinct, device, dtype).to(wide)
+        rows = rows.to(wide)
         factors = None if per_sample_weights is None else per_sample_weights.flatten().to(device, wide)
         if not len(bags.ids):  # embedding_bag takes no table without a row
             return (rows.sum(dim=0, keepdim=True) * rows.new_zeros(len(bags.starts) - 1, 1)).to(dtype or self.dtype)
@@ -96,7 +99,7 @@ class ComposedSurface(Card):
 
     def prefetch(self, idx: Ids) -> None:
         """Start to fetch what the next call of the same ids will ask for; see ``DistEmbedding.prefetch``."""
-        self._each(idx, lambda table, rows: table.prefetch(rows))
+        self._each("prefetch", idx, lambda table, rows: table.prefetch(rows))
 
     @torch.no_grad()
     def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
@@ -124,11 +127,11 @@ class ComposedSurface(Card):
         Args:
             ids: As ``emb(ids)`` takes them.
         """
-        self._each(ids, lambda table, rows: table.freeze(rows))
+        self._each("freeze", ids, lambda table, rows: table.freeze(rows))
 
     def unfreeze(self, ids: Ids) -> None:
         """Let optimizers change again every row that those of ids are sums of, also where frozen nodes share it."""
-        self._each(ids, lambda table, rows: table.unfreeze(rows))
+        self._each("freeze", ids, lambda table, rows: table.unfreeze(rows))
 
     def reset_rows(self, ids: Ids) -> None:
         """Give rows and their state the values that they began with; of kind ``"full"`` only.
@@ -145,7 +148,7 @@ class ComposedSurface(Card):
                 f"table {self._name!r}: rows of kind {self.kind!r} are sums of rows that other nodes share, and cannot "
                 f"begin anew alone; reset rows of its tables ({', '.join(table.name for table in self.tables)})"
             )
-        self._each(ids, lambda table, rows: table.reset_rows(rows))
+        self._each("reset", ids, lambda table, rows: table.reset_rows(rows))
 
     def cache_stats(self) -> CacheStats:
         """As ``DistEmbedding.cache_stats``, all tables together."""

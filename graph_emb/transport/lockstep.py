@@ -105,7 +105,8 @@ def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
     many tables were made before it, and itself.
     """
     name = "" if _AUTOMATIC.fullmatch(spec.name) else spec.name
-    return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), *ranges.facts)
+    policies = () if spec.growth is None else (spec.growth,)  # each rank decides by them which rows it makes and drops
+    return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), *ranges.facts, *policies)
 
 
 def signature(identities: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ Every test runs a module-level function on each rank; the single-process result 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -326,6 +327,24 @@ def test_asking_for_ids_out_of_step_is_an_error_that_names_the_calls(ranks: Rank
     assert f"rank 1 skipped {what} of table 'one' (joint call" in first[0]
     assert ("ids are str" in second[0]) or ("are stale" in second[0])
     assert f"rank 1 is in ids of table 'one', rank 0 in another call ({what} of table 'one')" in second[1]
+
+
+def of_other_policies() -> str:
+    rank = int(os.environ["RANK"])
+    ge.init(mode="collective")
+    try:
+        ge.DistEmbedding(ge.growing(max_rows=20), 1, "one", admission=ge.SeenAtLeast(2 + rank))([1])
+    except ge.GraphEmbError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return ""
+
+
+def test_ranks_make_a_table_of_the_same_policies(ranks: Ranks) -> None:
+    """Each rank decided by its own which of its ids get a row."""
+    for said in ranks.run(of_other_policies, 2, timeout=90):
+        assert "tables made otherwise" in said
 
 
 def refuse() -> list[str]:
