@@ -380,8 +380,8 @@ def lookup(
     """
     if not asked:
         return []
-    names = ", ".join(repr(table.name) for table, _ in asked)
-    with transport_of(expanded([table for table, _ in asked])).joint(f"pull of table {names}"):
+    transport = transport_of(expanded([table for table, _ in asked]))
+    with transport.joint(f"pull of table {', '.join(repr(table.name) for table, _ in asked)}"):
         return _looked_up(asked, device, dtype)
 
 
