@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -237,6 +238,15 @@ class MultilevelStart(Settings):
         default=False,
         description="begin with rows trained on the graph of a partition's parts; or the numbers of parts, rising",
     )
+
+    @field_validator("multilevel", mode="before")
+    @classmethod
+    def _truth_or_levels(cls, value: Any) -> Any:
+        levels = value if isinstance(value, list | tuple) else [0]
+        counts = all(isinstance(count, Integral) and not isinstance(count, bool) and count >= 2 for count in levels)
+        if not isinstance(value, bool) and not counts:
+            raise ValueError("should be true, false, or numbers of parts, each at least 2, such as [1024, 16384]")
+        return value
 
     @model_validator(mode="after")
     def _there_is_a_level(self) -> MultilevelStart:

@@ -159,6 +159,9 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         ge.pipeline("deepwalk", communities(), **{"model.multilevel": True, "warm_start": "prone"})
     with pytest.raises(ConfigError, match="multilevel names no level"):
         ge.pipeline("deepwalk", communities(), **{"model.multilevel": []})
+    for levels in ([1.5], ["a"], [1], [True], 10, "x", None, [[10]], {"a": 1}):
+        with pytest.raises(ConfigError, match=r"model\.multilevel.* should be true, false, or numbers of parts"):
+            config_from({"model": {"name": "deepwalk", "multilevel": levels}, "dataset": {"name": "x"}})
     with pytest.raises(ConfigError, match=r"levels \[16, 8\]: give at least one, each larger"):
         ge.pipeline("deepwalk", communities(), **{"model.multilevel": [16, 8]})
 
