@@ -221,14 +221,19 @@ def test_the_command_takes_the_settings_of_the_exchange(monkeypatch: pytest.Monk
 
 @pytest.mark.dist
 @pytest.mark.usefixtures("warm_starts")
-def test_two_machines_are_estimated_from_two_probes() -> None:
-    parallel = {"mode": "collective", "trainers": 3, "wire_dtype": "bfloat16", "method": "random"}
+@pytest.mark.parametrize(("wire", "gbit", "travels"), [("float16", 8.0, "float16"), ("auto", 0.01, "bfloat16")])
+def test_two_machines_are_estimated_from_two_probes(wire: str, gbit: float, travels: str) -> None:
+    """A wire that would be nearly all of the training is taken to be halved, as the run would have it."""
+    parallel = {"mode": "collective", "trainers": 3, "wire_dtype": wire, "method": "random"}
     config = config_from({"model": "deepwalk", "dataset": "digits", "train": {"threads": 1}, "parallel": parallel})
-    found = estimate_on(config, 3, LINK, seconds=0.2)
+    found = estimate_on(config, 3, Link(gbit, 100.0), seconds=0.2)
+    assert found.wire_dtype == travels
+    assert found.wire == pytest.approx(found.bytes_each * 8 / (gbit * 1e9) * 1797 * 10 * 40 / 3, rel=0.05)
     assert found.hosts == 3
     assert found.seconds == pytest.approx(found.work + found.exchange + found.wire + found.start)
     assert min(found.work, found.exchange, found.wire, found.bytes_each) > 0
     assert "bytes a token" in str(found)
+    assert f"rows travel as {travels}" in str(found)
 
 
 def star(num: int, relations: int) -> KnowledgeGraph:
