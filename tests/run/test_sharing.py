@@ -17,6 +17,7 @@ from graph_emb.config import RunConfig, config_from, config_text
 from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.run import sharing
 from graph_emb.run.cost import WalkLoad
+from graph_emb.run.family import family_of
 from graph_emb.run.run_folder import CONFIG, METRICS
 from graph_emb.transport.link import Link
 from graph_emb.transport.process_group import SHARED_VARIABLE
@@ -142,6 +143,22 @@ def test_rows_are_rounded_where_the_wire_is_a_large_part_of_the_training() -> No
     assert "(float32: they are not rounded)" in line
     assert sharing.wire_dtype(config, Link(10.0), 8, LOADED)[0] == "bfloat16", "eight trainers share the link"
     assert sharing.wire_dtype(config_of(parallel=TWO, threads=16), Link(10.0), 1, LOADED)[0] == "bfloat16"
+
+
+def test_what_is_trained_follows_from_the_data(tmp_path: Path) -> None:
+    """Seven nodes and six edges; LINE trains two orders one after the other, each of half the width."""
+    (tmp_path / "star.tsv").write_text("".join(f"0\t{leaf}\n" for leaf in range(1, 7)))
+    found = {}
+    for model, settings in (("deepwalk", {"num_walks": 3, "walk_length": 9}), ("line", {"draws_per_edge": 5})):
+        sections = {"model": {"name": model, "dim": 8, **settings}, "train": {"epochs": 2}}
+        family = family_of(config_from({**sections, "dataset": str(tmp_path / "star.tsv")}))
+        found[model] = family.walk_loads(family.load())
+    (walks,) = found["deepwalk"]
+    assert (walks.num_nodes, walks.num_arcs, walks.num_walks, walks.walk_length) == (7, 12, 2 * 3 * 7, 9)
+    assert [(one.config.dim, one.config.tables) for one in found["line"]] == [(4, 1), (4, 2)]
+    assert {(one.num_nodes, one.num_arcs, one.num_walks, one.walk_length) for one in found["line"]} == {
+        (7, 12, 2 * 5 * 6, 2)
+    }
 
 
 def test_a_run_that_goes_on_sends_rows_as_before() -> None:
