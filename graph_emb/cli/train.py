@@ -298,7 +298,11 @@ def _continued(args: argparse.Namespace) -> dict[str, Any]:
     with importing():
         from graph_emb.run.new_nodes import base_of
 
-    return base_of(args.from_run, args.new_edges)
+    sections = base_of(args.from_run, args.new_edges)
+    was = sections["model"]["name"]
+    if args.model is not None and {args.model, was} not in ({was}, {"deepwalk", "node2vec"}):
+        raise ConfigError(f"{args.model} cannot go on with --from {args.from_run}, a run of {was}; leave the model out")
+    return sections
 
 
 def infer(args: argparse.Namespace) -> int:

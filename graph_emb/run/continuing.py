@@ -174,7 +174,8 @@ def start_of(
     seeds[ends.ravel()] = True
     starts = np.flatnonzero(_around(graph, seeds, model.reach))
     if not len(starts):
-        raise ConfigError("the graph has no node and no edge that the run did not have; there is nothing to train")
+        what = "node" if only_new else "node and no edge"
+        raise ConfigError(f"the graph has no {what} that the run did not have; there is nothing to train")
     src = graph.sources()
     near = is_new[src] | is_new[graph.indices] if graph.directed else is_new[src]  # which has the others' reverses
     means = NeighbourMean((src[near], graph.indices[near]))

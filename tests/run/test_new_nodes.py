@@ -410,6 +410,15 @@ def refusals(old: Path, new: Path, tmp_path: Path) -> list[tuple[Callable[[], An
     ]
 
 
+def test_what_is_no_change_is_told_as_it_is(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:
+    """A new edge of old nodes was none to infer, and another model was told that it lacks the run's fields."""
+    edge = write(tmp_path / "edge.csv", [(0, 15)])
+    with pytest.raises(ConfigError, match="the graph has no node that the run did not have"):
+        ge.infer(old, edge)
+    said = cli("train", "line", "--from", old, "--new-edges", new, "--out", tmp_path / "line")
+    assert (said.code, f"line cannot go on with --from {old}, a run of deepwalk; leave" in said.err) == (2, True)
+
+
 def test_a_run_is_never_replaced_by_the_one_that_goes_on_from_it(
     old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]
 ) -> None:
