@@ -320,43 +320,6 @@ def test_two_ranks_train_what_one_process_trains_bit_for_bit(ranks: Ranks, kind:
         assert torch.equal(rows, alone[0])
 
 
-CALLS: dict[str, Any] = {
-    "pull": lambda emb, ids: emb(ids),
-    "bag": lambda emb, ids: emb.bag(ids, [0]),
-    "prefetch": lambda emb, ids: emb.prefetch(ids),
-    "freeze": lambda emb, ids: emb.freeze(ids),
-    "new nodes": lambda emb, ids: emb.rows_of_new([30], LEVELS[:1] + 100 * (np.array(ids) >= N)),
-}
-
-
-def out_of_step(call: str) -> list[str]:
-    """A rank refuses its ids, and goes on to the next call."""
-    ge.init("collective")
-    said = []
-    try:
-        emb = made()
-        for ids in ([N * emb.transport.rank], [1]):
-            try:
-                (CALLS[call] if not said else CALLS["pull"])(emb, ids)
-                said.append("")
-            except ge.GraphEmbError as error:
-                said.append(str(error))
-    finally:
-        ge.shutdown()
-    return said
-
-
-@pytest.mark.dist
-@pytest.mark.parametrize("call", CALLS)
-def test_a_rank_that_refuses_its_ids_has_skipped_the_call(ranks: Ranks, call: str) -> None:
-    """The ids were looked at before the call began to count: the next call of the one took the place of this one, and
-    the ranks went on with steps that did not belong together."""
-    first, second = ranks.run(out_of_step, 2, call, timeout=90)
-    assert "is outside" in second[0]
-    assert "rank 1 skipped" in first[0]
-    assert "rank 1 skipped" in second[1]
-
-
 def saved_in_ranks(folder: str, place: str, save: bool) -> Tensor:
     ge.init("collective")
     try:

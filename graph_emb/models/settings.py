@@ -243,7 +243,9 @@ class MultilevelStart(Settings):
     @classmethod
     def _truth_or_levels(cls, value: Any) -> Any:
         levels = value if isinstance(value, list | tuple) else [0]
-        counts = all(isinstance(count, Integral) and not isinstance(count, bool) and count >= 2 for count in levels)
+        counts = all(
+            isinstance(count, Integral) and not isinstance(count, bool) and int(count) >= 2 for count in levels
+        )
         if not isinstance(value, bool) and not counts:
             raise ValueError("should be true, false, or numbers of parts, each at least 2, such as [1024, 16384]")
         return value

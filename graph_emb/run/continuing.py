@@ -36,6 +36,13 @@ LENGTHS = "lengths.npy"
 """There of LINE, whose embeddings have length 1: the lengths of the rows that were trained, a column an order."""
 
 
+def check_stays(config: RunConfig, place: Path) -> None:
+    """Raise a ConfigError where a run would replace the one that it goes on from, with which its changes are found."""
+    before = getattr(config.model, "from_run", None)
+    if before is not None and Path(before).expanduser().resolve() == place:
+        raise ConfigError(f"{place} is the run that goes on, and stays as it is; give another --out")
+
+
 @dataclass(frozen=True)
 class OldRun:
     """Rows of a finished run of walks.

@@ -27,6 +27,7 @@ from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel, sharing
 from graph_emb.run.about import about, about_now
+from graph_emb.run.continuing import check_stays
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import following, in_memory, lacks_explained
@@ -221,7 +222,7 @@ def run(
                 metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
                 return PipelineResult(config, metrics, None, None)
             if out is not None:
-                _check_is_another(config, _place(out))
+                check_stays(config, _place(out))
                 check_place(_place(out), overwrite)
             # It reads the data first: bad data makes no folder.
             started = _Run(config, progress, ranks, checkpoints, watch, on_evaluation, wire)
@@ -280,13 +281,6 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
 
 def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
-
-
-def _check_is_another(config: RunConfig, place: Path) -> None:
-    """Raise a ConfigError where a run would replace the one that it goes on from, with which its changes are found."""
-    before = getattr(config.model, "from_run", None)
-    if before is not None and _place(before) == place:
-        raise ConfigError(f"{place} is the run that goes on, and stays as it is; give another --out")
 
 
 def _checkpoint_folder(out: str | Path) -> Path:
