@@ -47,9 +47,7 @@ def held(rule: str, how: str, folder: str) -> tuple[list[torch.Tensor], int]:
     transport: Any = ge.init(mode="collective", timeout=60, shared_memory=in_place)
     own, shared, optimizer = tables(rule, ge.File(folder, "16KiB") if in_files else "host")
     rank = transport.rank
-    # Four rows of three numbers with Adam's state take 3 x 64 and 64 bytes
-    early = {"files": 1 << 12, "files, room for half": 300}.get(how, 0)
-    alone = HeldRows(transport, "own", 8, early)
+    alone = HeldRows(transport, "own", 8, early=4096 if how == "files" else 0)
     assert alone.in_place is in_place
     for number, (ranges, ids) in enumerate(zip(ROUNDS, IDS, strict=True)):
         met = transport.group.num_calls
