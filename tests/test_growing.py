@@ -372,6 +372,20 @@ def _first_value() -> None:
     INIT_OF_2 = row.item()
 
 
+@pytest.mark.parametrize("strange", [5, -1])
+def test_an_id_without_a_first_value_gets_no_row(strange: int) -> None:
+    """The row was there, with whatever its memory had, after the error."""
+    first = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
+    emb = ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", first)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for make in (lambda: emb.grow([1, strange]), lambda: opt.update([3, strange], torch.ones(2, 2), emb)):
+        with pytest.raises(ShapeError, match=rf"FromArray has shape \(5, 2\) but the table needs row {strange}"):
+            make()
+        assert emb.ids().tolist() == []
+    opt.update([3], torch.ones(1, 2), emb)
+    assert (emb.ids().tolist(), emb.weight[[3]].tolist()) == ([3], [[5.0, 6.0]])
+
+
 def test_patterned_ids_spread_over_parts() -> None:
     policy = ge.HashPolicy(4)
     for ids in (torch.arange(0, 80_000, 2), torch.arange(40_000) << 32, -torch.arange(40_000)):

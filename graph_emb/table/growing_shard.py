@@ -268,13 +268,14 @@ class GrowingShard(GrowingRows):
             return
         self._check_room(num)
         self._look_ups.outdated = True
-        self._map.add(keys, at := np.concatenate([self._free[:num], np.arange(start, start + num)])[:num])
+        at = np.concatenate([self._free[:num], np.arange(start, start + num)])[:num]
+        self.places.begin(at, ids, values, start)  # first: an initializer that lacks an id leaves no row
+        self._map.add(keys, at)
         self._free = self._free[num:]
         self._end = max(start, int(at[-1]) + 1)
         self._ids[at], self._last[at], self._count[at] = ids, step, 0
         if self._candidates is not None:
             self._candidates.drop(keys)
-        self.places.begin(at, ids, values, start)
         self._changes.mark(at)
         if self.frozen is not None:
             self.frozen[torch.from_numpy(at)] = False

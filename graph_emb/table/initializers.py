@@ -290,10 +290,11 @@ class FromArray:
 
     def rows_of(self, ids: np.ndarray, width: int) -> Tensor:
         """Copies of the rows of ids, shape (R, D)."""
-        high = int(ids.max(initial=-1))
-        if self.array.shape[1] != width or high >= self.array.shape[0]:
+        low, high = int(ids.min(initial=0)), int(ids.max(initial=-1))
+        if self.array.shape[1] != width or high >= self.array.shape[0] or low < 0:
+            needed = low if low < 0 else high
             raise ShapeError(
-                f"FromArray has shape {tuple(self.array.shape)} but the table needs row {high} of width {width}"
+                f"FromArray has shape {tuple(self.array.shape)} but the table needs row {needed} of width {width}"
             )
         return self.array.index_select(0, torch.from_numpy(ids))
 
