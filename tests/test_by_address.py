@@ -51,3 +51,18 @@ def test_what_an_optimizer_by_address_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match="table 'fixed' does not grow and has no slots"):
         ge.create_hash_optimizer_by_address([fixed])
     ge.SparseSGD([fixed], lr=1.0)  # the table is free
+
+
+def test_forged_slots_change_no_later_look_up() -> None:
+    """Slots were the places that the table keeps for the next call of the same ids, which then read other rows."""
+    emb = ge.DistEmbedding(ge.growing(9), 2, "growing", ge.initializers.Uniform(seed=0))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    opt.update([1, 2], torch.tensor([[0.0, 0.0], [5.0, 5.0]]), emb)
+    before = emb.weight[[1, 2]]
+    opt.update([], torch.empty(0, 2), emb)
+    _, slots = emb.lookup([1, 2])
+    assert slots.places is not None
+    slots.places[:] = [1, 0]
+    assert torch.equal(emb(torch.tensor([1, 2])), before)
+    opt.update([1, 2], torch.tensor([[0.0, 0.0], [1.0, 1.0]]), emb)
+    assert torch.equal(emb.weight[[1, 2]], before - torch.tensor([[0.0, 0.0], [1.0, 1.0]]))

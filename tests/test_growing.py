@@ -336,21 +336,6 @@ def test_slots_that_are_stale_forged_or_of_another_table_are_refused() -> None:
         opt.apply_gradients([(grads, slots)])
 
 
-def test_forged_slots_change_no_later_look_up() -> None:
-    """Slots were the places that the table keeps for the next call of the same ids, which then read other rows."""
-    emb = table("growing", 2, torch.float32)
-    opt = ge.SparseSGD([emb], lr=1.0)
-    opt.update([1, 2], torch.tensor([[0.0, 0.0], [5.0, 5.0]]), emb)
-    before = emb.weight[[1, 2]]
-    opt.update([], torch.empty(0, 2), emb)
-    _, slots = emb.lookup([1, 2])
-    assert slots.places is not None
-    slots.places[:] = [1, 0]
-    assert torch.equal(emb(torch.tensor([1, 2])), before)
-    opt.update([1, 2], torch.tensor([[0.0, 0.0], [1.0, 1.0]]), emb)
-    assert torch.equal(emb.weight[[1, 2]], before - torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
-
-
 def test_growth_leaves_slots_as_they_are() -> None:
     emb = table("growing", 1, torch.float32)
     opt = ge.SparseSGD([emb], lr=1.0)
@@ -370,20 +355,6 @@ def _first_value() -> None:
     row = torch.empty(1, 1)
     INIT.fill_at_(row, np.array([2]))
     INIT_OF_2 = row.item()
-
-
-@pytest.mark.parametrize("strange", [5, -1])
-def test_an_id_without_a_first_value_gets_no_row(strange: int) -> None:
-    """The row was there, with whatever its memory had, after the error."""
-    first = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
-    emb = ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", first)
-    opt = ge.SparseSGD([emb], lr=1.0)
-    for make in (lambda: emb.grow([1, strange]), lambda: opt.update([3, strange], torch.ones(2, 2), emb)):
-        with pytest.raises(ShapeError, match=rf"FromArray has shape \(5, 2\) but the table needs row {strange}"):
-            make()
-        assert emb.ids().tolist() == []
-    opt.update([3], torch.ones(1, 2), emb)
-    assert (emb.ids().tolist(), emb.weight[[3]].tolist()) == ([3], [[5.0, 6.0]])
 
 
 def test_patterned_ids_spread_over_parts() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.core.threads import MOST_THREADS, SERIAL_ROWS
 from graph_emb.table.growth import Growth
 from graph_emb.table.selection import lowest, summed
@@ -120,3 +120,18 @@ def test_a_rule_that_is_a_limit_needs_one(rule: Any) -> None:
     """The limit was inherited from the base class, None, and no row ever left."""
     with pytest.raises(TypeError, match="max_rows"):
         rule()
+
+
+@pytest.mark.usefixtures("local_mode")
+@pytest.mark.parametrize("strange", [5, -1])
+def test_an_id_without_a_first_value_gets_no_row(strange: int) -> None:
+    """The row was there, with whatever its memory had, after the error."""
+    first = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
+    emb = ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", first)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for make in (lambda: emb.grow([1, strange]), lambda: opt.update([3, strange], torch.ones(2, 2), emb)):
+        with pytest.raises(ShapeError, match=rf"FromArray has shape \(5, 2\) but the table needs row {strange}"):
+            make()
+        assert emb.ids().tolist() == []
+    opt.update([3], torch.ones(1, 2), emb)
+    assert (emb.ids().tolist(), emb.weight[[3]].tolist()) == ([3], [[5.0, 6.0]])
