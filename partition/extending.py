@@ -80,7 +80,7 @@ def extend(
             there are several. Or a graph, a path that ``read_graph`` takes or a HeteroGraph, whose nodes are known by
             the ids of the input: ids that are not there are new nodes, in ascending order.
         new_nodes: How many; by node type where there are several.
-        out: Folder of the new partition.
+        out: Folder of the new partition, another one.
         node_data, edge_data, node_ids: Of the new nodes and edges, by type: whatever the graph has of old ones (a label
             and the masks of a split may be left out). A graph of new edges has them itself.
         reader_options: Of ``read_graph``, for a path.
@@ -98,6 +98,8 @@ def extend(
         if name in options:
             raise ConfigError(f"{name}={options[name]!r} has no effect where nodes have their parts; leave it out")
     whole = load(source)
+    if Path(out).expanduser().resolve() == whole.path.resolve():
+        raise ConfigError(f"out = {str(out)!r} is the partition that grows, and stays as it is; give another folder")
     before, old = whole.assignment(), without_trainers(whole.to_graph())
     more = {"new_nodes": new_nodes, "node_data": node_data, "edge_data": edge_data, "node_ids": node_ids}
     if isinstance(new_edges, HeteroGraph | str | os.PathLike):

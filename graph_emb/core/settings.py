@@ -82,6 +82,16 @@ def fields_at_default(section: Settings) -> set[str]:
     return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
 
 
+def fault_of(settings: Settings, name: str, value: Any) -> str | None:
+    """The limit of a field that another value of it breaks; None: it may have the value, whatever others then say."""
+    try:
+        type(settings).model_validate({**settings.given(), name: value})
+    except ValidationError as error:
+        found = (detail for detail in error.errors(include_url=False) if detail["loc"][:1] == (name,))
+        return next(map(limit_of, found), None)
+    return None
+
+
 def limit_of(detail: ErrorDetails) -> str:
     """The limit that a value broke, with the nearest of the known words."""
     limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import short
+from graph_emb.core.settings import Settings, fault_of, short
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,13 @@ class OneOf:
 
 Range = Span | OneOf
 Space = Mapping[str, Range]
+
+
+def check_range(path: str, own: Range, settings: Settings, name: str) -> None:
+    """Raise a ConfigError where the field of this name may not have one of the values, or an end of the numbers."""
+    for value in own.values if isinstance(own, OneOf) else (own.low, own.high):
+        if (fault := fault_of(settings, name, value)) is not None:
+            raise ConfigError(f"search {path}: {short(value)} cannot be drawn, it {fault}")
 
 
 def one_of(*values: Any) -> OneOf:

@@ -18,7 +18,7 @@ from graph_emb.config.schema import DatasetSection
 from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
 from graph_emb.core.progress import bar
 from graph_emb.core.storage import plain, replace_text
-from graph_emb.models.search import OneOf, Range, Space, Span, parse_range
+from graph_emb.models.search import OneOf, Range, Space, Span, check_range, parse_range
 from graph_emb.models.settings import paths_of
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.pipeline import config_of
@@ -212,7 +212,9 @@ def space_of(base: RunConfig, search: Mapping[str, Range]) -> dict[str, Range]:
             raise ConfigError(f"search {key}: which one of {', '.join(sorted(named))}?")
         if not named:
             raise unknown_name(f"setting of {model.name}", key, fields)
-        found[key if key in fields else named[0]] = own
+        path = key if key in fields else named[0]
+        check_range(path, own, model, fields[path])
+        found[path] = own
     if not found:
         raise ConfigError(
             f"nothing to search: all of {', '.join(declared)} are set; leave some out, or give ranges (--search)"

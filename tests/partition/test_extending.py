@@ -251,6 +251,13 @@ def test_columns_of_a_graph_without_any_are_refused(parts: partition.Partitioned
             partition.extend(bare, joined(PARTS * SIZE, [0]), 1, out=tmp_path / "new", **data)
 
 
+def test_the_old_partition_stays_though_files_may_be_replaced(parts: partition.PartitionedGraph) -> None:
+    before = parts.assignment().parts["_N"]
+    with pytest.raises(ConfigError, match="is the partition that grows, and stays as it is"):
+        partition.extend(parts, joined(PARTS * SIZE, [0]), 1, out=parts.path / ".." / "old", overwrite=True)
+    assert np.array_equal(partition.load(parts.path).assignment().parts["_N"], before)
+
+
 @pytest.mark.parametrize(
     ("edges", "match"),
     [

@@ -263,6 +263,9 @@ def test_a_range_is_given_once() -> None:
         ({"metric": None}, "metric None: a search compares validation values"),
         ({"search": {"window": (2, 5)}}, r"search window=\(2, 5\): give Span\(low, high\) or one_of\(2, 5\)"),
         ({"search": {"windw": one_of(2, 5)}}, "unknown setting of deepwalk 'windw'"),
+        ({"search": {"window": one_of(2, 0)}}, "search model.window: 0 cannot be drawn, it should be greater than"),
+        ({"search": {"window": one_of(2, "wide")}}, "search model.window: 'wide' cannot be drawn, it should be a"),
+        ({"search": {"lr": Span(0.1, 1e30)}}, r"search train.lr: 1e\+30 cannot be drawn, it should be less than"),
     ],
 )
 def test_what_is_no_search_is_refused_before_data_are_read(options: dict[str, Any], said: str, tmp_path: Path) -> None:
