@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.composed_surface import ComposedSurface
+from graph_emb.core.compiled import mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding, lookup_with, transport_of
 from graph_emb.graph.original_ids import OriginalIds, as_original_ids
@@ -188,6 +189,20 @@ class ComposedEmbedding(ComposedSurface):
         if hashed:
             of_hashes = [*self.tables[num_positions : num_positions + 2]]
         self._buckets, self._weights = of_hashes
+        self._check_alike(seed)
+
+    def _check_alike(self, seed: int) -> None:
+        """Raise a ConfigError on all ranks where they would make a node's row of other rows; tables tell the rest."""
+        transport = self.transport
+        if not transport.lockstep or transport.world_size == 1:
+            return
+        own = np.empty(0, np.uint64) if self._own is None else mix64(self._own.nodes.astype(np.uint64))
+        told = np.array(transport.gather([seed, int(own.sum(dtype=np.uint64) >> np.uint64(1))]))
+        for what, said in zip(("seed", "own_rows"), told.T, strict=True):
+            if (others := np.flatnonzero(said != said[0])).size:
+                raise ConfigError(
+                    f"table {self._name!r}: rank {others[0]} gives another {what} than rank 0; give all ranks the same"
+                )
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids in request order, shape ``idx.shape + (D,)``; arguments and errors as of ``DistEmbedding``."""

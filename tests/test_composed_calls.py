@@ -1,4 +1,4 @@
-"""Calls of composed tables that one rank refuses are skipped on it, and named on the others."""
+"""Ranks that give composed tables other ids or options: each error names what differs."""
 
 from __future__ import annotations
 
@@ -48,3 +48,24 @@ def test_a_rank_that_refuses_its_ids_has_skipped_the_call(ranks: Ranks, call: st
     assert "is outside" in second[0]
     assert "rank 1 skipped" in first[0]
     assert "rank 1 skipped" in second[1]
+
+
+def made_apart(what: str, first: Any, second: Any) -> str:
+    ge.init("collective")
+    try:
+        rank = ge.DistEmbedding(1, 1).transport.rank
+        made(**{what: second if rank else first})
+        return ""
+    except ge.GraphEmbError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("what", "first", "second"), [("seed", 3, 4), ("own_rows", [2, 5], [2, 6])])
+def test_ranks_that_would_make_other_rows_of_a_node_are_told(ranks: Ranks, what: str, first: Any, second: Any) -> None:
+    """Names, sizes and levels were the same: each rank composed, and trained, its own sums of the shared rows."""
+    said = ranks.run(made_apart, 2, what, first, second, timeout=90)
+    assert said == [f"table 'node': rank 1 gives another {what} than rank 0; give all ranks the same"] * 2
+    assert ranks.run(made_apart, 2, what, first, first, timeout=90) == ["", ""]
