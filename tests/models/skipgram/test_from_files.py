@@ -278,7 +278,6 @@ def test_a_run_from_files_goes_on_in_memory(edges: Path, tmp_path: Path) -> None
         ("deepwalk", {"table": "hash", "train": {"memory": "1MiB", "rule": "adagrad"}}, "model.table needs all rows"),
         ("line", {"multilevel": True}, "model.multilevel needs all rows in memory"),
         ("line", {"train": {"buckets": 4}, "parallel": {"mode": "collective"}}, "one process trains walks by buckets"),
-        ("mf", {}, "mf needs its rows in memory"),
         (
             "deepwalk",
             {"train": {"buckets": "auto", "rule": "adagrad"}},
