@@ -23,6 +23,10 @@ FIRST_BYTES, MOST_BYTES = 1 << 16, 1 << 24
 """Bytes from each machine in the first and the longest transfer of a measurement; each is twice the one before it."""
 LONG_ENOUGH = 0.05
 """Seconds of a transfer that tells the rate: what a switch or a shaper lets pass at once hardly counts then."""
+AGAIN = 2
+"""How often the longest transfer is sent again; the fastest counts."""
+LEAST_WAIT = 0.05
+"""The share of a transfer that counts as waiting, at least: a wire that a processor never waits for has some rate."""
 _GBIT = {"mbit": 1e-3, "gbit": 1.0}
 
 
@@ -59,7 +63,8 @@ class Link:
         """Send small messages and longer ones between all ranks; every rank calls it.
 
         All send at once, each as much to every other rank, and the slowest counts. Transfers grow until one takes
-        ``LONG_ENOUGH``, which is sent twice: at 1 Gb/s all of them are 24 MB from each machine, .2 s.
+        ``LONG_ENOUGH``, which is sent ``AGAIN``: at 1 Gb/s all of them are 32 MB from each machine, .3 s. What the
+        processes work meanwhile, copying to and from sockets, is no time of the wire (``Costs.byte_ns`` has it).
 
         Args:
             group: Of W ranks.
@@ -75,23 +80,26 @@ class Link:
         if group.same_memory or len(of_machine) == 1:
             return None
 
-        def slowest(num: int) -> float:
-            """Seconds until every rank has as many numbers of each other one."""
+        def slowest(num: int) -> tuple[float, float]:
+            """Seconds until every rank has as many numbers of each other one, and how many of them it waited."""
             numbers = torch.zeros(group.world_size, num, dtype=torch.int64)
-            begun = time.perf_counter()
+            begun, busy = time.perf_counter(), time.process_time()
             group.exchange_numbers(numbers, what)
-            return float(max(group.gather_objects(time.perf_counter() - begun, what)))
+            took = time.perf_counter() - begun
+            waited = max(took - (time.process_time() - busy), LEAST_WAIT * took)
+            told = group.gather_objects((took, waited), what)
+            return max(one for one, _ in told), max(one for _, one in told)
 
         slowest(1)  # connections are made
-        message = min(slowest(1) for _ in range(PINGS)) / (group.world_size - 1)
+        message = min(slowest(1)[0] for _ in range(PINGS)) / (group.world_size - 1)
         pairs = max(here * (group.world_size - here) for here in of_machine.values())  # whose bytes leave one machine
         size, took = FIRST_BYTES // 2, 0.0
         while took < LONG_ENOUGH and size < MOST_BYTES:
             size *= 2
             num = max(1, size // (8 * pairs))
-            took = slowest(num)
-        took = min(took, slowest(num))  # whatever else the machines did meanwhile
-        return cls(_digits(8e-9 * 8 * num * pairs / took), _digits(1e6 * message))
+            took, waited = slowest(num)
+        waited = min(waited, *(slowest(num)[1] for _ in range(AGAIN)))  # whatever else the machines did meanwhile
+        return cls(_digits(8e-9 * 8 * num * pairs / waited), _digits(1e6 * message))
 
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file."""

@@ -83,7 +83,7 @@ def test_two_hosts_agree_on_the_rate_of_a_shaped_link() -> None:
     assert two[0][0] == two[1][0], "both hosts know the same"
     for links in (two, three):
         for link in links[0][0]:
-            assert 0.012 < link["gbit"] < 0.05, "on a loaded machine it was half of what the shaper lets pass"
+            assert 0.012 < link["gbit"] < 0.08, "the shaper lets .04 pass; on a loaded machine it was half of that"
     assert fast["gbit"] > 2 * two[0][0][-1]["gbit"]
     assert 0 < fast["latency_us"] < 1e5
     assert counted == 0, "a measurement is no traffic of a training"
