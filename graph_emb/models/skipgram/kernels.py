@@ -2,9 +2,9 @@
 
 ``SkipGram`` has the loss. The algorithm is pWord2Vec's (Ji et al. 2016, "Parallelizing word2vec in shared and
 distributed memory") with a block of a walk in the place of one window: the dot products of a block's tokens with
-their contexts and K shared negatives are one small matrix product, the gradients are two more. Three BLAS calls a
-block instead of a loop over pairs run at the speed of the processor's multipliers. Threads share rows without locks
-(Hogwild, Niu et al. 2011).
+their contexts and K shared negatives are one small matrix product, the gradients are two more. Three products a
+block (``core.small_products``) instead of a loop over pairs run at the speed of the processor's multipliers. Threads
+share rows without locks (Hogwild, Niu et al. 2011).
 """
 
 # N nodes, D width, B walks, L tokens of a walk, T tokens of a block, M its contexts, K shared negatives, W window.
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
+from graph_emb.core.small_products import buffer_width, dot_products, row_squares, weighted_sums
 from graph_emb.sampling.walk_kernels import PAD
+from graph_emb.table.row_memory import prefetch_to_read
 
 # Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
 FAST: dict[str, Any] = {
@@ -51,60 +53,67 @@ def sigmoid_in_place(values):
 
 
 @njit(**FAST)
+def ask_for_rows(table, ids):
+    """Ask for the memory of rows that are gathered later; of no node and of rows elsewhere for none."""
+    for i in range(len(ids)):
+        if 0 <= ids[i] < len(table):
+            prefetch_to_read(table, np.int64(ids[i]))
+
+
+@njit(**FAST)
 def copy_rows(table, far, ids, rows):
-    """Copy the rows of ids (B,) to rows (B, D); ids past the end of the table continue in ``far``."""
+    """Copy the rows of ids (B,) to rows (B, S), S >= D; ids past the end of the table continue in ``far``."""
     for i in range(len(ids)):
         node = ids[i]
         if node < len(table):
-            for d in range(rows.shape[1]):
+            for d in range(table.shape[1]):
                 rows[i, d] = table[node, d]
         else:
-            for d in range(rows.shape[1]):
+            for d in range(table.shape[1]):
                 rows[i, d] = far[node - len(table), d]
 
 
 @njit(**FAST)
 def add_rows(table, far, ids, rows):
-    """Add rows (B, D) to the places from which ``copy_rows`` reads."""
+    """Add rows (B, S) to the places from which ``copy_rows`` reads."""
     for i in range(len(ids)):
         node = ids[i]
         if node < len(table):
-            for d in range(rows.shape[1]):
+            for d in range(table.shape[1]):
                 table[node, d] += rows[i, d]
         else:
-            for d in range(rows.shape[1]):
+            for d in range(table.shape[1]):
                 far[node - len(table), d] += rows[i, d]
 
 
 @njit(**FAST)
-def mean_square_norm(rows, count):
-    """Mean of the squared lengths of the first ``count`` rows."""
+def mean_square_norm(rows, count, width, squares):
+    """Mean of the squared lengths of the first ``count`` rows (B, S), which ``squares`` (B,) takes."""
+    row_squares(rows, count, width, squares)
     total = f4(0.0)
     for i in range(count):
-        for d in range(rows.shape[1]):
-            total += rows[i, d] * rows[i, d]
+        total += squares[i]
     return total / f4(count)
 
 
 @njit(**FAST)
-def shorten_steps(steps, ids, partners, most):
-    """Shorten each step that could change its row's scores by more than ``most``.
+def shorten_steps(steps, ids, width, partners, most, squares):
+    """Shorten each step (B, S) that could change its row's scores by more than ``most``.
 
     A score changes by at most the length of the step times that of the partner's row, whose mean square is
     ``partners``; a row that occurs several times in ``ids`` moves by the sum of its steps. Computed from rows as old as
     the block, the steps of a hub, or of any node of a tiny graph, would otherwise overshoot farther each time.
+    ``squares`` (B,) takes the squared lengths of the steps.
     """
+    row_squares(steps, len(ids), width, squares)
     for i in range(len(ids)):
-        times = 0
+        times, own = np.int32(0), ids[i]
         for j in range(len(ids)):
-            times += ids[j] == ids[i]
-        square = f4(0.0)
-        for d in range(steps.shape[1]):
-            square += steps[i, d] * steps[i, d]
-        change = f4(times) * np.sqrt(square * partners)
+            times += np.int32(ids[j] == own)
+        change = f4(times) * np.sqrt(squares[i] * partners)
         if change > most:
             scale = most / change
-            for d in range(steps.shape[1]):
+            for d in range(width):
                 steps[i, d] *= scale
 
 
@@ -193,9 +202,10 @@ def train_walks(
     width, shared = embedding.shape[1], len(drawn_kinds)
     block = min(block, length)
     longest = min(length, block + 2 * window) + shared
-    rows, row_steps = np.empty((block, width), f4), np.empty((block, width), f4)
-    outputs, output_steps = np.empty((longest, width), f4), np.empty((longest, width), f4)
-    products = np.empty(block * longest, f4)
+    stride = buffer_width(width)
+    rows, row_steps = np.zeros((block, stride), f4), np.zeros((block, stride), f4)
+    outputs, output_steps = np.zeros((longest, stride), f4), np.zeros((longest, stride), f4)
+    products, squares = np.empty(block * longest, f4), np.empty(max(block, longest), f4)
     ids = np.empty(longest, np.int32)
     middle, num_kinds = len(ramp) // 2, max(drawn_kinds) + 1
     loss, pairs = 0.0, 0.0
@@ -222,9 +232,18 @@ def train_walks(
                 ids[num_contexts + n] = negatives[b, drawn + n]
             copy_rows(embedding, embedding_far, tokens[begin:end], rows)
             copy_rows(context, context_far, ids[:count], outputs)
+            # The rows of the next block come while this one computes: what it has that this one has not.
+            if end < used:
+                ask_for_rows(embedding, walks[b, end : min(end + block, used)])
+                ask_for_rows(context, walks[b, right : min(end + block + window, used)])
+                ask_for_rows(context, negatives[b, drawn + shared : drawn + 2 * shared])
+            elif b + 1 < num_walks:
+                ask_for_rows(embedding, walks[b + 1, :block])
+                ask_for_rows(context, walks[b + 1, : block + window])
+                ask_for_rows(context, negatives[b + 1, :shared])
             # Scores of all pairs (T, M + K), and their sigmoids.
             chances = products[: size * count].reshape(size, count)
-            np.dot(rows[:size], outputs[:count].T, chances)
+            dot_products(rows, outputs, size, count, width, products)
             sigmoid_in_place(products[: size * count])
             # Loss of a sample; then the factor of each pair in the step: its weight times the residual.
             shift = middle + left - begin
@@ -233,10 +252,12 @@ def train_walks(
                 loss, pairs = loss + more[0], pairs + more[1]
             step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, num_kinds, shares, rate)
             # Gradients of both sides from the rows as gathered, clipped and scattered.
-            np.dot(chances, outputs[:count], row_steps[:size])
-            np.dot(chances.T, rows[:size], output_steps[:count])
-            shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)
-            shorten_steps(output_steps, ids[:count], mean_square_norm(rows, size), most)
+            weighted_sums(products, count, 1, outputs, size, count, width, row_steps)
+            weighted_sums(products, 1, count, rows, count, size, width, output_steps)
+            partners = mean_square_norm(outputs, count, width, squares)
+            shorten_steps(row_steps, tokens[begin:end], width, partners, most, squares)
+            partners = mean_square_norm(rows, size, width, squares)
+            shorten_steps(output_steps, ids[:count], width, partners, most, squares)
             add_rows(embedding_out, embedding_far, tokens[begin:end], row_steps)
             add_rows(context_out, context_far, ids[:count], output_steps)
     return loss, pairs

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
+from graph_emb.core.small_products import buffer_width, dot_products, weighted_sums
 from graph_emb.models.skipgram.kernels import (
     FAST,
     LOSS_EVERY,
@@ -23,6 +24,7 @@ from graph_emb.models.skipgram.kernels import (
     sigmoid_in_place,
 )
 from graph_emb.sampling.walk_kernels import PAD, pick
+from graph_emb.table.row_memory import prefetch_to_read
 
 f4 = np.float32
 
@@ -150,11 +152,11 @@ def train_pairs(
     longest = min(length, stretch + 2 * window)
     chosen, near = np.empty(stretch, np.int64), np.empty(longest, np.int64)
     ids, others = np.empty(stretch, np.int64), np.empty(longest + num_drawn, np.int64)
-    rows, row_steps = np.empty((stretch, width), f4), np.empty((stretch, width), f4)
-    most_outputs = longest + num_drawn
-    outputs, output_steps = np.empty((most_outputs, width), f4), np.empty((most_outputs, width), f4)
+    most_outputs, apart = longest + num_drawn, buffer_width(width)
+    rows, row_steps = np.zeros((stretch, apart), f4), np.zeros((stretch, apart), f4)
+    outputs, output_steps = np.zeros((most_outputs, apart), f4), np.zeros((most_outputs, apart), f4)
     products, pair_weights = np.empty(stretch * most_outputs, f4), np.empty(stretch * longest, f4)
-    masses = np.empty(stretch, f4)
+    masses, squares = np.empty(stretch, f4), np.empty(max(stretch, most_outputs), f4)
     loss, pairs = 0.0, 0.0
     for b in range(num_walks):
         coming, last = starts[b, token_part], starts[b, token_part + 1]
@@ -162,6 +164,11 @@ def train_pairs(
             continue
         tokens, used = walks[b], starts[b, -1]
         contexts = order[b, starts[b, context_part] : starts[b, context_part + 1]]
+        if b + 1 < num_walks:  # the rows of the next walk come while this one computes
+            for k in range(starts[b + 1, token_part], starts[b + 1, token_part + 1]):
+                prefetch_to_read(embedding, np.int64(places[walks[b + 1, order[b + 1, k]] - low]))
+            for k in range(starts[b + 1, context_part], starts[b + 1, context_part + 1]):
+                prefetch_to_read(context, np.int64(context_places[walks[b + 1, order[b + 1, k]] - context_low]))
         rate = rates[b]
         stream = mix64(key + np.uint64(index[b]) * GOLDEN)
         while coming < last:
@@ -192,17 +199,19 @@ def train_pairs(
             copy_rows(context, context[:0], others[:count], outputs)
             # Scores of all pairs, their sigmoids, the loss of a sample, the factors of the step.
             chances = products[: size * count].reshape(size, count)
-            np.dot(rows[:size], outputs[:count].T, chances)
+            dot_products(rows, outputs, size, count, width, products)
             sigmoid_in_place(products[: size * count])
             if index[b] % LOSS_EVERY == 0:
                 more = pair_loss(chances, weights, masses, share)
                 loss, pairs = loss + more[0], pairs + more[1]
             pair_factors(chances, weights, masses, share, rate)
             # Gradients of both sides from the rows as gathered, clipped and scattered.
-            np.dot(chances, outputs[:count], row_steps[:size])
-            np.dot(chances.T, rows[:size], output_steps[:count])
-            shorten_steps(row_steps, ids[:size], mean_square_norm(outputs, count), most)
-            shorten_steps(output_steps, others[:count], mean_square_norm(rows, size), most)
+            weighted_sums(products, count, 1, outputs, size, count, width, row_steps)
+            weighted_sums(products, 1, count, rows, count, size, width, output_steps)
+            partners = mean_square_norm(outputs, count, width, squares)
+            shorten_steps(row_steps, ids[:size], width, partners, most, squares)
+            partners = mean_square_norm(rows, size, width, squares)
+            shorten_steps(output_steps, others[:count], width, partners, most, squares)
             add_rows(embedding, embedding[:0], ids[:size], row_steps)
             add_rows(context, context[:0], others[:count], output_steps)
     return loss, pairs

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from graph_emb.core.small_products import LANES
 from graph_emb.models.skipgram.kernels import LOSS_EVERY, drop_frequent, shorten_steps, sigmoid_in_place
 from graph_emb.models.skipgram.model import WalkBlocks, cut_blocks, num_blocks
 from graph_emb.models.skipgram.steps import Kernel
@@ -88,10 +89,11 @@ def test_the_sigmoid_is_exact_to_float32() -> None:
 
 
 def test_steps_are_shortened_to_the_change_of_scores_that_is_allowed() -> None:
-    steps = np.array([[3.0, 4.0], [0.3, 0.4], [0.03, 0.04], [0.3, 0.4]], np.float32)
+    steps, squares = np.zeros((4, LANES), np.float32), np.zeros(4, np.float32)
+    steps[:, :2] = [[3.0, 4.0], [0.3, 0.4], [0.03, 0.04], [0.3, 0.4]]
     # partners of length 2: changes of 10, 1, .1 and, as node 8 stands twice, 2 * 1 where 1.5 is allowed
-    shorten_steps(steps, np.array([5, 8, 6, 8], np.int32), np.float32(4), np.float32(1.5))
-    np.testing.assert_allclose(steps, [[0.45, 0.6], [0.225, 0.3], [0.03, 0.04], [0.225, 0.3]], rtol=1e-6)
+    shorten_steps(steps, np.array([5, 8, 6, 8], np.int32), 2, np.float32(4), np.float32(1.5), squares)
+    np.testing.assert_allclose(steps[:, :2], [[0.45, 0.6], [0.225, 0.3], [0.03, 0.04], [0.225, 0.3]], rtol=1e-6)
 
 
 def test_both_sides_of_a_block_are_shortened() -> None:
