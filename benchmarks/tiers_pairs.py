@@ -5,8 +5,9 @@
     python benchmarks/tiers_pairs.py quality --root ../shared/data --parts 8 --episodes 200 40 10 4 1
 
 ``speed``: walks of 40 nodes on a graph of random edges, 128 numbers a row. In memory without buckets and by the parts
-whose two a quarter, and an eighth, of both tables hold; then with as much memory, by buckets and, for fewer walks,
-without. ``quality``: micro-F1 on BlogCatalog at half of the labels, as ``graph-emb train`` evaluates it.
+of which a quarter, and an eighth, of both tables holds one of each (``--held 2``: two); then with as much memory, by
+buckets and, for fewer walks, without. ``quality``: micro-F1 on BlogCatalog at half of the labels, as
+``graph-emb train`` evaluates it.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
         return found[-1]["tokens/s"]
 
     plain = run("in memory", 0, "host", options.rounds * nodes // 4)
-    for share in options.shares:
+    for share, held in [(share, held) for share in options.shares for held in options.held]:
         memory = nodes * DIM * 4 // share
-        parts = fewest_parts(nodes, DIM, memory)
+        parts = fewest_parts(nodes, DIM, memory, held)
         assert parts is not None
         walks = options.rounds * episode_of(nodes, parts)
         host = run("in memory, by buckets", parts, "host", walks)
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--folder", help="on the disk that is measured; default: the folder for temporary files")
     parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--shares", type=int, nargs="+", default=[4, 8], help="of the tables: 4 is a quarter in memory")
+    parser.add_argument("--held", type=int, nargs="+", default=[1], help="parts of each table in memory at a time")
     parser.add_argument("--rounds", type=int, default=4, help="episodes, of which the first one does not count")
     parser.add_argument("--few", type=int, default=100_000, help="tokens without buckets from files")
     parser.add_argument("--threads", type=int, default=2)

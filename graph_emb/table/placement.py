@@ -101,7 +101,7 @@ class Buckets(File):
 
     Args:
         folder, memory, policy, leftover: As of ``File``; policy is for rows that were not foreseen.
-        parts: Of the table, as many rows each; memory must hold two of them.
+        parts: Of the table, as many rows each; memory must hold one of them.
     Example:
         >>> import tempfile
         >>> place = ge.Buckets(tempfile.mkdtemp(), memory="256KiB", parts=8)

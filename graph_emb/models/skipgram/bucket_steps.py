@@ -37,7 +37,7 @@ from graph_emb.table.placement import Buckets
 from graph_emb.table.tier.shard import TieredShard
 
 EPISODE_SHARE = 0.25
-"""Bytes of an episode's walks by default, in units of the two parts of each table that are in memory at a time."""
+"""Bytes of an episode's walks by default, in units of the two parts of rows that are in memory at a time."""
 EPISODES = 20
 """Episodes of a whole training by default, at least."""
 
@@ -45,10 +45,15 @@ EPISODES = 20
 def episode_walks(config: SkipGramConfig, num_nodes: int, walk_length: int, total_walks: int) -> int:
     """Walks of an episode: ``config.episode_walks``, or as ``EPISODE_SHARE`` and ``EPISODES`` have it."""
     assert config.buckets
-    in_memory = 2 * config.tables * num_nodes * config.dim * 4 // config.buckets
+    in_memory = 2 * num_nodes * config.dim * 4 // config.buckets
     of_walk = 8 * walk_length + 4 * (config.buckets + 1) + 16  # nodes and their order, starts of the parts, numbers
     fitting = int(EPISODE_SHARE * in_memory) // of_walk
     return config.episode_walks or max(1, min(fitting, total_walks // EPISODES))
+
+
+def parts_held(config: SkipGramConfig) -> int:
+    """Parts of each table that memory must hold: a token and a context part, of two tables or of one."""
+    return 3 - config.tables
 
 
 def tables_share(config: SkipGramTraining) -> float:
@@ -89,7 +94,7 @@ class BucketSteps:
         self._tables = _fitting_tables(model)
         self._schedule = GridSchedule(config.buckets, model.num_nodes, seed)
         for table in self._tables:
-            _check_room(table, self._schedule, parts=3 - len(self._tables))
+            _check_room(table, self._schedule, parts_held(config))
         if model.file is not None:
             self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
         self._negatives = negatives

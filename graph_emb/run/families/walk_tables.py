@@ -17,7 +17,7 @@ from graph_emb.core.hidden import size_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
-from graph_emb.models.skipgram.bucket_steps import EPISODE_SHARE, episode_walks, tables_share
+from graph_emb.models.skipgram.bucket_steps import EPISODE_SHARE, episode_walks, parts_held, tables_share
 from graph_emb.models.skipgram.config import MOST_BUCKETS, PlainWalkConfig, SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import (
@@ -115,17 +115,24 @@ def with_room(
 
 
 def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int | None:
-    """The fewest parts of ``train.buckets`` of which memory holds two of each table; 0: all of them, or not in place.
+    """The fewest parts of ``train.buckets`` of which memory holds ``parts_held``; 0: all of them, or not in place.
+
+    More in memory would let the next part come while one trains, but a pair costs the processor the more, the more
+    parts its walk lies in: twice as many parts took twice as long, and the disk a hundredth of that.
 
     Args:
         placement: Of each table, without buckets.
         num_nodes: N.
     Returns:
-        None where memory holds no two parts, however small.
+        None where memory does not hold them, however small.
     """
     if in_memory(placement) or not model.in_place or placement.memory_bytes >= num_nodes * model.dim * 4:
         return 0
-    return fewest_parts(num_nodes, model.dim, int(placement.memory_bytes / (1 + EPISODE_SHARE)))
+    return fewest_parts(num_nodes, model.dim, int(placement.memory_bytes / (1 + EPISODE_SHARE)), parts_held(model))
+
+
+def _parts_text(recipe: SkipGramConfig, parts: int) -> str:
+    return f"{'one' if parts_held(recipe) == 1 else 'two'} of {parts:,} parts"
 
 
 def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: int) -> RunConfig:
@@ -135,15 +142,15 @@ def with_buckets(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes
         recipes: Of skip-gram, the tables of which share ``train.memory``.
         num_nodes: N.
     Raises:
-        ConfigError: memory that does not hold two parts of each table, or all of them where they should lie in parts.
+        ConfigError: memory that does not hold ``parts_held``, or all of them where they should lie in parts.
     """
     placement = config.train.table_placement(tables=sum(recipe.tables for recipe in recipes))
     wanted = [fewest_buckets(recipe, placement, num_nodes) for recipe in recipes]
     most, limit = max(MOST_BUCKETS + 1 if parts is None else parts for parts in wanted), min(MOST_BUCKETS, num_nodes)
     if most > limit:
         raise ConfigError(
-            f"train.memory = {config.train.memory!r} does not hold two of {limit:,} parts of {num_nodes:,} rows "
-            "in each table; raise it, or leave train.buckets out"
+            f"train.memory = {config.train.memory!r} does not hold {_parts_text(recipes[0], limit)} of "
+            f"{num_nodes:,} rows in each table; raise it, or leave train.buckets out"
         )
     config.train.check_parts(most)
     return config.model_copy(update={"model": config.model.model_copy(update={"buckets": most})})
@@ -162,10 +169,10 @@ def check_room(config: RunConfig, recipes: Sequence[SkipGramConfig], num_nodes: 
     placement = config.train.table_placement(parts, sum(recipe.tables for recipe in recipes), tables_share(model))
     for recipe in () if in_memory(placement) else recipes:
         held, pages = held_pages(num_nodes, recipe.dim, placement.memory_bytes)
-        least = least_pages(pages, parts)
+        least = least_pages(pages, parts, parts_held(recipe))
         if not recipe.in_place or held >= least:
             continue
-        what = f"two of {parts} parts of {num_nodes:,} rows in" if parts else "a page of"
+        what = f"{_parts_text(recipe, parts)} of {num_nodes:,} rows in" if parts else "a page of"
         fitting = fewest_buckets(
             recipe, config.train.table_placement(tables=sum(one.tables for one in recipes)), num_nodes
         )

@@ -252,6 +252,6 @@ def aligned(num_bytes: int) -> np.ndarray:
     return memory[start : start + num_bytes]
 
 
-def least_pages(num_pages: int, parts: int) -> int:
-    """Pages that memory must hold of a table: two of its equal parts, or all; one where it has no parts (0)."""
-    return min(max(1, num_pages), 2 * -(-num_pages // parts)) if parts else 1
+def least_pages(num_pages: int, parts: int, held: int = 2) -> int:
+    """Pages that memory must hold of a table: ``held`` of its equal parts, or all; one where it has no parts (0)."""
+    return min(max(1, num_pages), held * -(-num_pages // parts)) if parts else 1

@@ -175,10 +175,10 @@ class TieredShard(EmbeddingShard):
             )
         if isinstance(self.spec.placement, Buckets):
             parts = self.spec.placement.parts
-            if num < (two := least_pages(num_pages, parts)):
+            if num < (one := least_pages(num_pages, parts, held=1)):
                 raise ConfigError(
-                    f"table {self.spec.name!r}: memory={size_text(budget)} does not hold two of {parts} parts, "
-                    f"{fixed + two * each} bytes; raise memory or parts"
+                    f"table {self.spec.name!r}: memory={size_text(budget)} does not hold one of {parts} parts, "
+                    f"{fixed + one * each} bytes; raise memory or parts"
                 )
         return min(num, num_pages)
 

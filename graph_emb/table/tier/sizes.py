@@ -62,15 +62,16 @@ def held_pages(
     return max(0, (memory - fixed) // each), pages
 
 
-def fewest_parts(num_rows: int, dim: int, memory: int) -> int | None:
-    """The fewest equal parts of which ``memory`` of a ``Buckets`` holds two; None where it does not hold four pages.
+def fewest_parts(num_rows: int, dim: int, memory: int, held: int) -> int | None:
+    """The fewest equal parts of which ``memory`` of a ``Buckets`` holds ``held``; None where there are none.
 
     Args:
         num_rows, dim: Of the table, of float32, without state.
         memory: Bytes.
+        held: Parts, each of at least two pages.
     """
     frames, pages = held_pages(num_rows, dim, memory)
-    of_part = frames // 2 - 1  # a part may begin and end within a page
+    of_part = frames // held - 1  # a part may begin and end within a page
     return max(2, -(-pages // of_part)) if of_part >= 1 else None
 
 

@@ -191,12 +191,11 @@ def test_a_training_that_goes_on_ends_with_the_rows_of_one_that_was_not_stopped(
     assert torch.equal(run(True), trained().embeddings("concat"))
 
 
-def test_walks_of_an_episode_take_a_quarter_of_two_parts_of_both_tables_and_a_twentieth_of_the_training_at_most() -> (
-    None
-):
+def test_walks_of_an_episode_take_a_quarter_of_two_parts_and_a_twentieth_of_the_training_at_most() -> None:
     config = SkipGramConfig(dim=128, buckets=8)
-    parts_bytes = 4 * 1_000_000 // 8 * 512
+    parts_bytes = 2 * 1_000_000 // 8 * 512  # one of each table, or two of one
     assert episode_walks(config, 1_000_000, 40, 10**9) == parts_bytes // 4 // 372
+    assert episode_walks(SkipGramConfig(dim=128, buckets=8, tables=1), 1_000_000, 40, 10**9) == parts_bytes // 4 // 372
     assert episode_walks(config, 1_000_000, 40, 10**6) == 50_000
     assert episode_walks(SkipGramConfig(buckets=8, episode_walks=7), 1_000_000, 40, 10**6) == 7
     assert episode_walks(config, 10, 40, 3) == 1
