@@ -105,12 +105,9 @@ def _half_sum(builder: Any, vector: Any) -> Any:
 
 
 def _sums(builder: Any, vectors: list[Any]) -> Any:
-    """The sums of one vector, a number, or of each of four, a vector."""
+    """The sums of one vector, a number, or of each of four, a vector; in the same order, so with the same bits."""
     if len(vectors) == 1:
-        vector = vectors[0]
-        while vector.type.count > 2:
-            vector = _half_sum(builder, vector)
-        return builder.fadd(*(builder.extract_element(vector, _LANE(k)) for k in (0, 1)))
+        return builder.extract_element(_sums(builder, vectors * 4), _LANE(0))
     one, two, three, four = vectors
     four = _sums_in_turn(builder, _sums_in_turn(builder, one, two, 1), _sums_in_turn(builder, three, four, 1), 2)
     while four.type.count > 4:
@@ -224,6 +221,8 @@ _address: Any = intrinsic(_emit_address)
 @njit(**INSIDE)
 def dot_products(first, second, num, count, width, out):  # type: ignore[no-untyped-def]
     """The dot products of the first ``num`` and the first ``count`` rows of two buffers (M, S) and (C, S).
+
+    Two rows have the same bits wherever they stand.
 
     Args:
         width: D; up to the next multiple of ``LANES`` both buffers hold 0.

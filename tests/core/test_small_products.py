@@ -74,6 +74,17 @@ def test_products_are_those_of_whole_matrices(products: Any, width: int) -> None
                 assert np.all(made[len(sums) :] == GUARD), "rows past the last one are left alone"
 
 
+def test_equal_rows_have_equal_bits_wherever_they_stand(products: Any) -> None:
+    left, right = (np.tile(row, (9, 1)) for row in np.random.default_rng(0).normal(size=(2, 100)))
+    first, second = buffer(products, left), buffer(products, right)
+    dots, one, other = np.zeros(81, np.float32), np.zeros_like(first), np.zeros_like(second)
+    products.all(first, second, 9, 9, 100, dots, one, other)
+    assert len(np.unique(dots)) == len(np.unique(one[:9], axis=0)) == len(np.unique(other[:9], axis=0)) == 1
+    squares = np.zeros(9, np.float32)
+    products.squares(first, 9, 100, squares)
+    assert len(np.unique(squares)) == 1
+
+
 @pytest.mark.parametrize("width", [1, 16, 17, 128])
 def test_squares_are_those_of_each_row(products: Any, width: int) -> None:
     rng = np.random.default_rng(width)
