@@ -1,32 +1,28 @@
 """Local SGD on rows of other ranks: copies fetched for all tables at once, changed here, their changes given back.
 
-Legend: T tables, W ranks, N copied rows of a table, S copied rows of all tables, D width.
+Legend: T tables, W ranks, N ids asked for, S copied rows of all tables, D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import prange
 from torch import Tensor
 
-from graph_emb.core.addresses import RowLoop, array_at, kind_of
-from graph_emb.core.compiled import njit
+from graph_emb.core.addresses import kind_of
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.apply import apply_update
-from graph_emb.optim.merging import share
-from graph_emb.optim.rounding import FAST
-from graph_emb.optim.rules import SGD
-from graph_emb.table.shard import EmbeddingShard, gather, narrower
+from graph_emb.optim.rounding import memory_of
+from graph_emb.table.shard import EmbeddingShard, narrower
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.copy_kernels import lay_rows, round_changes, take_changes
 from graph_emb.transport.lockstep import COPY, RETURN
 
-ROWS, AT, BEFORE, CHANGES = range(4)
-"""The places of a job's arrays (``graph_emb.core.addresses``): all rows, which of them, and of these what they were
-before and the changes that came."""
+Job = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]
+"""Arrays of a loop over rows that others copy, as ``copy_kernels`` names them."""
 
 
 class RowCopies:
@@ -72,24 +68,13 @@ class RowCopies:
             return self._transport.group.outgoing(like, num_rows)
         return self._lend("leaving", num_rows, like.dtype)
 
-    def _read(self, shard: EmbeddingShard, rows: Tensor, out: Tensor) -> None:
-        """Read own rows (N,) into what leaves, (N, D)."""
-        if out.dtype is shard.spec.dtype:
-            shard.read_into(rows, out)
-        else:
-            out.copy_(shard.read(rows))
-
-    def _add_up(self, shard: EmbeddingShard, rows: Tensor, came: Tensor) -> None:
-        """Take from own rows (N,), distinct, what another rank's copies have gone down, (N, D)."""
-        apply_update(SGD(1.0), shard, rows, came, "sum", prepared=True, distinct=True)
-        self._transport.mark_changed(shard.spec.name, rows)
-
-    def _count_pull(self, asks: np.ndarray, wanted: np.ndarray) -> None:
-        """Count rows that are asked for and served, each (W, T)."""
-        for name, num_asked, num_served in zip(self._names, asks.sum(axis=0), wanted.sum(axis=0), strict=True):
+    def _count_pull(self, asks: np.ndarray, wanted: np.ndarray, named: np.ndarray) -> None:
+        """Count rows that are asked for and served, and ids that are sent, each (W, T)."""
+        numbers = (each.sum(axis=0).tolist() for each in (asks, wanted, named))
+        for name, num_asked, num_served, num_ids in zip(self._names, *numbers, strict=True):
             counts = self._transport.counts[name]
-            counts.asked, counts.distinct = counts.asked + int(num_asked), counts.distinct + int(num_asked)
-            counts.bytes_sent += int(num_asked) * 8 + int(num_served) * self._row_bytes
+            counts.asked, counts.distinct = counts.asked + num_asked, counts.distinct + num_asked
+            counts.bytes_sent += num_ids * 8 + num_served * self._row_bytes
 
     def _count_return(self, asks: np.ndarray) -> None:
         """Count the changes of copied rows that are sent, (W, T)."""
@@ -102,31 +87,43 @@ class RowCopies:
 class LocalSGDRows(RowCopies):
     """Local SGD in collective mode: ranks train copies of each other's rows for a while, then give back the changes.
 
-    A pull asks for the ids of all tables in one exchange, and the rows come in one. The owners remember who has which
-    rows, so that ``give_back`` sends changes without ids.
+    A pull asks for the ids of all tables in one exchange, and the rows come in one, where they are trained. The owners
+    remember who has which rows, and what these were, so that ``give_back`` sends the copies as they are, without ids;
+    with a ``wire_dtype`` their changes. What travels lies node after node, the rows of a node's tables side by side.
 
     Args:
-        transport, tables: As in ``RowCopies``.
+        transport, tables: As in ``RowCopies``; all tables are cut among the ranks in the same way.
         adaptive: Changes of one row by several ranks are joined as AdaSum does (Maleki et al. 2021): what is common to
             two of them counts half in each. Orthogonal changes add up, equal ones are averaged: ranks that moved a row
-            without each other would otherwise move it too far together. Owners keep the rows that others copy, as they
-            were: memory of S more rows.
+            without each other would otherwise move it too far together.
+    Raises:
+        ConfigError: other tables.
     """
 
     def __init__(self, transport: CollectiveTransport, tables: Sequence[str], *, adaptive: bool = False) -> None:
         super().__init__(transport, tables)
-        self._adaptive = adaptive
+        layouts = [transport.layout_of(name) for name in tables]
+        if any(layout.facts != layouts[0].facts for layout in layouts):
+            raise ConfigError(f"{self._tables_said}: copies of rows need tables that are cut in the same way")
+        for shard in map(transport.shard, tables):
+            if shard.lazy or shard.grows or not shard.in_memory:
+                raise ConfigError(
+                    f"table {shard.spec.name!r}: copies of rows need rows in memory that neither grow nor decay lazily"
+                )
+        self._layout, self._adaptive = layouts[0], adaptive
+        self._exact = self._wire is torch.float32
+        self._each = np.arange(len(tables), 0, -1)  # rows of an id of each group
         self._asks = np.zeros((transport.world_size, len(tables)), np.int64)
         self._wanted = self._asks.copy()
         self._asked = torch.empty(0, dtype=torch.int64)
-        self._places: list[Tensor] = []
-        self._copies: list[Tensor] = []
+        self._copied = False
 
-    def pull(self, ids: Sequence[Tensor]) -> list[Tensor]:
-        """Copies of rows, (N, D) for each table in the order asked; valid until the next pull. Every rank calls it.
+    def pull(self, ids: Sequence[Tensor]) -> Copies:
+        """Copies of rows, to be trained in place until ``give_back``. Every rank calls it.
 
         Args:
-            ids: For each table distinct checked ids of other ranks' rows, (N,), int64; may be empty.
+            ids: For each table those whose rows are copied of it and of all tables behind it: distinct checked ids of
+                other ranks' rows, (N,), int64, none of them in two groups; may be empty.
         Raises:
             PeerError: a process is gone, or is in another call.
         """
@@ -134,38 +131,59 @@ class LocalSGDRows(RowCopies):
         with self._transport.joint(what):
             return self._pull(ids, what)
 
-    def _pull(self, ids: Sequence[Tensor], what: str) -> list[Tensor]:
+    def _pull(self, ids: Sequence[Tensor], what: str) -> Copies:
         transport = self._transport
-        routes = [transport.layout_of(name).route(some) for name, some in zip(self._names, ids, strict=True)]
+        routes = [self._layout.route(some) for some in ids]
         self._asks = np.array([route.counts for route in routes], np.int64).T  # (W, T)
         self._wanted = transport.agree(COPY, self._signature, torch.from_numpy(self._asks), what).numpy()
-        starts = np.cumsum(self._asks).reshape(self._asks.shape) - self._asks  # rank by rank, then by table
-        shifts = starts - (np.cumsum(self._asks, axis=0) - self._asks)  # from a place in a table's route
-        sent, self._places = torch.empty(int(self._asks.sum()), dtype=torch.int64), []
-        for t, route in enumerate(routes):
-            at = torch.from_numpy(np.arange(len(route.ids)) + np.repeat(shifts[:, t], self._asks[:, t]))
-            sent[at] = route.ids
-            self._places.append(at[route.place])
-        here = self._lend("pulled", len(sent))
+        split = [route.ids.split(route.counts) for route in routes]
+        sent = torch.cat([part for of_rank in zip(*split, strict=True) for part in of_rank])
         asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
         self._asked = transport.group.exchange(sent, asks, wanted, what)
-        arriving = self._wired("pulled", here)
-        served = self._lend("served", sum(wanted)) if self._adaptive else None
-        as_they_are = served is not None and served.dtype is arriving.dtype and not transport.group.same_memory
-        rows = served if served is not None and as_they_are else self._leaving(arriving, sum(wanted))
-        for shard, part in self._served():
-            at = self._asked[part] - shard.first_id
-            self._read(shard, at, rows[part] if served is None else served[part])
-        if served is not None and rows is not served:
-            rows.copy_(served)
-        transport.group.exchange_into(arriving, rows, wanted, asks, what)
-        if arriving is not here:
-            here.copy_(arriving)
-        self._copies = [self._lend(f"copies {t}", len(places)) for t, places in enumerate(self._places)]
-        for copies, places in zip(self._copies, self._places, strict=True):
-            gather(here, places, copies)
-        self._count_pull(self._asks, self._wanted)
-        return self._copies
+        coming, going = (self._asks @ self._each).tolist(), (self._wanted @ self._each).tolist()
+        memory = self._lend("copies", sum(coming) + len(self._names) - 1)  # a place of the last table is never negative
+        copies = memory[len(self._names) - 1 :]
+        arriving = copies if self._exact else self._lend("came", len(copies), self._wire)
+        transport.group.exchange_into(arriving, self._laid_out(arriving, sum(going)), going, coming, what)
+        if arriving is not copies:
+            copies.copy_(arriving)
+        self._count_pull(np.cumsum(self._asks, axis=1), np.cumsum(self._wanted, axis=1), self._asks)
+        self._copied = True
+        return Copies([memory[t:] for t in range(len(self._names))], self._places([route.place for route in routes]))
+
+    def _places(self, of_routes: Sequence[Tensor]) -> Tensor:
+        """Where the rows of each id lie, in the order asked, by where ids stand among those of a group."""
+        found = []
+        starts = self._starts(self._asks)
+        for group, place in enumerate(of_routes):
+            counts, each = self._asks[:, group], int(self._each[group])
+            shifts = starts[:, group] - each * (np.cumsum(counts) - counts) + each - 1
+            at = np.arange(len(place)) * each + np.repeat(shifts, counts)
+            found.append(torch.from_numpy(at)[place])
+        return torch.cat(found)
+
+    def _starts(self, counts: np.ndarray) -> np.ndarray:
+        """Where in a message the rows of each group of ids begin, by (W, T) of their numbers."""
+        rows = counts * self._each
+        found: np.ndarray = np.cumsum(rows).reshape(rows.shape) - rows
+        return found
+
+    def _laid_out(self, like: Tensor, num_rows: int) -> Tensor:
+        """The rows that others asked for as they travel, and, where their changes will need it, as they are."""
+        served = self._kept(num_rows)
+        if served is not None and self._exact and not self._transport.group.same_memory:
+            rows, message = served, None
+        else:
+            rows = self._leaving(like, num_rows)
+            message = memory_of(rows)
+        jobs = [job for of_rank in self._served(served, message) for job in of_rank]
+        with threads_for(num_rows) as parts:
+            lay_rows.run(kind_of(jobs[0]), jobs, parts)
+        return rows
+
+    def _kept(self, num_rows: int) -> Tensor | None:
+        """Memory of rows as others copied them; None: nothing needs them."""
+        return self._lend("served", num_rows) if self._exact or self._adaptive else None
 
     def give_back(self) -> None:
         """Bring by how much each copy has changed to its owner's row, in the order of ranks; once for each pull.
@@ -176,7 +194,7 @@ class LocalSGDRows(RowCopies):
             ModeError: there are no copies: nothing was pulled since the last time.
             PeerError: a process is gone, or is in another call.
         """
-        if not self._copies:
+        if not self._copied:
             raise ModeError(f"{self._tables_said}: no copies to give back; pull them first")
         what = f"changes of copied rows of {self._tables_said}"
         with self._transport.joint(what):
@@ -185,72 +203,73 @@ class LocalSGDRows(RowCopies):
     def _give_back(self, what: str) -> None:
         transport = self._transport
         transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
-        pulled = self._memory["pulled"]
-        asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
-        came = self._lend("came", sum(wanted))
-        arriving = self._wired("came", came)
-        leaving = self._leaving(arriving, sum(asks))
-        changes = leaving if self._wire is pulled.dtype else self._lend("changes", sum(asks))
-        for copies, places in zip(self._copies, self._places, strict=True):
-            with threads_for(len(places)) as parts:
-                _subtract_rows(pulled.numpy(), copies.numpy(), places.numpy(), changes.numpy(), parts)
-        if leaving is not changes:
-            leaving.copy_(changes)
-        transport.group.exchange_into(arriving, leaving, asks, wanted, what)
-        if came is not arriving:
-            came.copy_(arriving)
-        for shard, part in self._served():
-            at, changes = self._asked[part] - shard.first_id, came[part]
-            if self._adaptive:
-                served = self._memory["served"][part]
-                arrays = tuple(each.numpy() for each in (shard.weight, at, served, changes))
-                with threads_for(len(at)) as parts:
-                    _join_changes.run(kind_of(arrays), [arrays], parts)
-            self._add_up(shard, at, changes)
-        self._count_return(self._asks)
-        self._copies = []
+        leaving, coming = (self._asks @ self._each).tolist(), (self._wanted @ self._each).tolist()
+        came = self._lend("changes", sum(coming), self._wire)
+        transport.group.exchange_into(came, self._changes(sum(leaving)), leaving, coming, what)
+        for rank, jobs in enumerate(self._served(self._kept(len(came)), memory_of(came))):
+            with threads_for(coming[rank]) as parts:
+                take_changes.run(kind_of(jobs[0], (self._adaptive,)), jobs, parts)
+            self._changed(rank)
+        self._count_return(np.cumsum(self._asks, axis=1))
+        self._copied = False
 
-    def _served(self) -> Iterator[tuple[EmbeddingShard, slice]]:
-        """Each table's rows that each rank has copied: the shard, and where they stand among all."""
-        end = 0
-        for counts in self._wanted.tolist():
-            for name, count in zip(self._names, counts, strict=True):
-                start, end = end, end + count
-                yield self._transport.shard(name), slice(start, end)
+    def _changes(self, num_rows: int) -> Tensor:
+        """The copies, whose changes their owner knows, or how far they have gone down, as both travel."""
+        first = len(self._names) - 1
+        copies = self._lend("copies", first + num_rows)[first:]
+        if self._exact:
+            return copies
+        came = self._lend("came", num_rows, self._wire)
+        leaving = self._leaving(came, num_rows)
+        arrays = memory_of(came), copies.numpy(), memory_of(leaving)
+        with threads_for(num_rows) as parts:
+            round_changes.run(kind_of(arrays), [arrays], parts)
+        return leaving
+
+    def _served(self, served: Tensor | None, message: np.ndarray | None) -> Iterator[list[Job]]:
+        """Of each rank what it has copied, jobs of ``copy_kernels``.
+
+        Args:
+            served: The rows as they were when it copied them.
+            message: What leaves for the ranks, or comes from them.
+        """
+        ends, starts = np.cumsum(self._wanted).reshape(self._wanted.shape), self._starts(self._wanted)
+        before, first = None if served is None else served.numpy(), self._layout.owned(self._transport.rank)[0]
+        shards = [self._transport.shard(name) for name in self._names]
+        some_frozen = any(shard.frozen is not None for shard in shards)
+        tables = [(shard.weight.numpy(), _mask(shard) if some_frozen else None) for shard in shards]
+        at = self._asked.numpy() - first
+        for rank, counts in enumerate(self._wanted):
+            jobs = []
+            for group, each in enumerate(self._each):
+                end, span = ends[rank, group], np.array([starts[rank, group], each])
+                nodes = at[end - counts[group] : end]
+                for weight, frozen in tables[group:]:
+                    jobs.append((weight, nodes, span, frozen, before, message))
+                    nodes = at[:0]
+            yield jobs
+
+    def _changed(self, rank: int) -> None:
+        """Tell the transport which rows a rank's changes were taken from."""
+        ids = self._asked.split(self._wanted.sum(axis=1).tolist())[rank] - self._layout.owned(self._transport.rank)[0]
+        for name, num in zip(self._names, np.cumsum(self._wanted[rank]).tolist(), strict=True):
+            self._transport.mark_changed(name, ids[:num])
 
 
-@njit(parallel=True, cache=True, nogil=True)
-def _subtract_rows(before, after, places, out, parts):
-    """``out[places] = before[places] - after``: how far each copy has gone down."""
-    for part in prange(parts):
-        low, high = share(part, parts, len(places))
-        for k in range(low, high):
-            place = places[k]
-            for d in range(out.shape[1]):
-                out[place, d] = before[place, d] - after[k, d]
+def _mask(shard: EmbeddingShard) -> np.ndarray:
+    """Which rows of a shard are frozen, (R,), uint8."""
+    found = np.zeros(shard.num_rows, bool) if shard.frozen is None else shard.frozen.numpy()
+    return found.view(np.uint8)
 
 
-def _join(kind, where, j, low, high, _, __, ___):
-    """Changes become what takes rows from where they are to what was before, less the AdaSum of both changes.
+class Copies(NamedTuple):
+    """Rows of other ranks, to be trained in place.
 
-    Of each row how far it has gone down from ``BEFORE`` here, and by ``CHANGES`` elsewhere.
+    Attributes:
+        rows: Memory of each table, (S, D).
+        places: Shape (N,), int64: the row of each id asked for, group after group, in the memory of each table of
+            which it is copied.
     """
-    rows, at = array_at(kind, where, j, ROWS), array_at(kind, where, j, AT)
-    before, changes = array_at(kind, where, j, BEFORE), array_at(kind, where, j, CHANGES)
-    for k in range(low, high):
-        row, first, change = rows[at[k]], before[k], changes[k]
-        common, near, far = np.float32(0), np.float32(0), np.float32(0)
-        for d in range(len(change)):
-            own = first[d] - row[d]
-            common += own * change[d]
-            near += own * own
-            far += change[d] * change[d]
-        if near == 0 or far == 0:
-            continue
-        half = common / np.float32(2)
-        less, own_less = half / far, half / near
-        for d in range(len(change)):
-            change[d] -= less * change[d] + own_less * (first[d] - row[d])
 
-
-_join_changes = RowLoop(_join, AT, fastmath=FAST, error_model="numpy")
+    rows: list[Tensor]
+    places: Tensor

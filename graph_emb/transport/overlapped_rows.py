@@ -18,7 +18,10 @@ from torch import Tensor
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ModeError
 from graph_emb.core.threads import threads_for
+from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merging import share
+from graph_emb.optim.rules import SGD
+from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.local_sgd_rows import RowCopies
 from graph_emb.transport.lockstep import COPY
@@ -117,7 +120,7 @@ class OverlappedRows(RowCopies):
             ]
             asked = torch.cat([parts[rank * len(ids) + p] for rank in range(ranks)])
             found.append(Piece([some.numpy() for some in ids[p]], places, own, theirs, asked))
-            self._count_pull(own, theirs)
+            self._count_pull(own, theirs, own)
         return found
 
     def copies(self) -> list[Tensor]:
@@ -232,6 +235,11 @@ class OverlappedRows(RowCopies):
                     at, end = at + count, end + count
         self.seconds += time.perf_counter() - begun + max(0.0, took - waited)
         return came
+
+    def _add_up(self, shard: EmbeddingShard, rows: Tensor, came: Tensor) -> None:
+        """Take from own rows (N,), distinct, what another rank's copies have gone down, (N, D)."""
+        apply_update(SGD(1.0), shard, rows, came, "sum", prepared=True, distinct=True)
+        self._transport.mark_changed(shard.spec.name, rows)
 
     def _lay_copies(self, k: int, came: Tensor) -> None:
         """The copies of interval k of what came, less what own changes that are under way take from them."""

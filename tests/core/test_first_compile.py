@@ -20,7 +20,7 @@ from graph_emb.core.addresses import kind_of
 from graph_emb.models.kge.comparisons import L1, L2, MODULUS
 from graph_emb.optim.merging import sum_groups
 from graph_emb.table.row_sums import _factor_gradients, _terms
-from graph_emb.transport.local_sgd_rows import _join_changes
+from graph_emb.transport.copy_kernels import take_changes
 
 rng = np.random.default_rng(0)
 
@@ -31,10 +31,10 @@ def told(name, *values):
     print(name, *(hashlib.sha256(value.detach().numpy().tobytes()).hexdigest()[:12] for value in values))
 
 for dim in (4, 34, 128):
-    rows, before, changes, at = drawn(40, dim), drawn(20, dim), drawn(20, dim), np.arange(20)
-    arrays = rows.numpy(), at, before.numpy(), changes.numpy()
-    _join_changes.run(kind_of(arrays), [arrays], 1)
-    told("changes", changes)
+    rows, before, copies, at = drawn(40, dim), drawn(20, dim), drawn(20, dim), np.arange(20)
+    arrays = rows.numpy(), at, np.array([0, 1]), None, before.numpy(), copies.numpy()
+    take_changes.run(kind_of(arrays, (True,)), [arrays], 1)
+    told("rows", rows)
     for name, compared in (("L1", L1), ("L2", L2), ("moduli", MODULUS)):
         queries, entities = drawn(2, 30, dim).requires_grad_(), drawn(2, 40, dim).requires_grad_()
         with torch.no_grad():

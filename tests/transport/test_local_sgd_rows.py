@@ -26,6 +26,13 @@ def wanted(turn: int, rank: int, table: int, low: int, high: int) -> Tensor:
     return ids[: (turn + rank + 3 * table) % 4 * 4]
 
 
+def groups(turn: int, rank: int, tables: int, low: int, high: int) -> list[Tensor]:
+    """For each table ids outside of [low, high) that are copied of it and all behind it; none at all now and then."""
+    order = torch.randperm(NUM, generator=torch.Generator().manual_seed(100 * turn + 10 * rank))
+    ids = order[(order < low) | (order >= high)]
+    return [ids[4 * group :][: (turn + rank + 3 * group) % 5] for group in range(tables)]
+
+
 def change(turn: int, rank: int, table: int, ids: Tensor) -> Tensor:
     """Whole numbers, so that their sums are exact in any order."""
     return (ids[:, None] + torch.arange(DIM) + turn + 7 * rank + 100 * table).float()
@@ -39,11 +46,14 @@ def copies_on_a_rank(names: list[str]) -> list[Any]:
         copies, seen = LocalSGDRows(transport, names), []
         for turn in range(TURNS):
             low, high = tables[0].shard.first_id, tables[0].shard.first_id + tables[0].shard.num_rows
-            ids = [wanted(turn, transport.rank, t, low, high) for t in range(len(names))]
-            pulled = copies.pull(ids)
-            seen.append([rows.clone() for rows in pulled])
-            for t, rows in enumerate(pulled):
-                rows += change(turn, transport.rank, t, ids[t])
+            ids = groups(turn, transport.rank, len(names), low, high)
+            memory, places = copies.pull(ids)
+            seen.append([])
+            for t, rows in enumerate(memory):
+                of_table = torch.cat(ids[: t + 1])
+                at = places[: len(of_table)]
+                seen[-1].append(rows[at])
+                rows[at] += change(turn, transport.rank, t, of_table)
             copies.give_back()
         traffic = transport.traffic
         return [(low, high), seen, [table.weight[:] for table in tables], traffic.steps]
@@ -59,7 +69,7 @@ def test_changes_of_all_ranks_add_up(ranks: Ranks, world_size: int, names: list[
         before = [table.clone() for table in tables]
         for rank, ((low, high), seen, _, _) in enumerate(found):
             for t, table in enumerate(tables):
-                ids = wanted(turn, rank, t, low, high)
+                ids = torch.cat(groups(turn, rank, len(names), low, high)[: t + 1])
                 assert torch.equal(seen[turn][t], before[t][ids]), (turn, rank, t)
                 table[ids] += change(turn, rank, t, ids)
     assert any(len(rows) for _, seen, _, _ in found for turn in seen for rows in turn)
@@ -83,9 +93,9 @@ def joined_on_a_rank(frozen: bool) -> list[list[float]]:
         copies, change = LocalSGDRows(transport, ["a"], adaptive=True), torch.tensor(JOINED[transport.rank])
         for _ in range(2):
             own = transport.rank == 0
-            (pulled,) = copies.pull([torch.empty(0, dtype=torch.int64) if own else torch.tensor([0])])
+            (rows,), places = copies.pull([torch.empty(0, dtype=torch.int64) if own else torch.tensor([0])])
             if not own:
-                pulled += change
+                rows[places] += change
             elif not frozen:
                 table.shard.weight += change
             copies.give_back()
@@ -130,22 +140,22 @@ def overlapped_on_a_rank(names: list[str], turns: int) -> list[Any]:
         ge.shutdown()
 
 
-WIRED = torch.tensor([[1.0 + 2**-10, 1000.0, 1 / 3], [-1.0, 257.0, 2**-12]])
-"""Numbers that bfloat16 rounds."""
+WIRED = torch.tensor([[1.0 + 2**-10, 1000.0, 1 / 3], [-1 / 3, 257.0, 2**-12]])
+"""Rows that bfloat16 and float16 round."""
 
 
-def wired_on_a_rank(overlap: bool) -> list[Any]:
+def wired_on_a_rank(dtype: str, overlap: bool, adaptive: bool) -> list[Any]:
     """Each rank copies the row of the other one, and changes it by ``WIRED``."""
     try:
-        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype="bfloat16")
+        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype=dtype)
         first = ge.initializers.FromArray(WIRED)
         table = ge.DistEmbedding(2, 3, "a", first, part_policy=ge.RangeBook([0, 1, 2]))
         ids = [torch.tensor([1 - transport.rank])]
         before = transport.traffic.bytes_sent
-        copies: Any = (OverlappedRows if overlap else LocalSGDRows)(transport, ["a"])
+        copies: Any = OverlappedRows(transport, ["a"]) if overlap else LocalSGDRows(transport, ["a"], adaptive=adaptive)
         if overlap:
             copies.plan([ids])
-        (pulled,) = copies.copies() if overlap else copies.pull(ids)
+        (pulled,) = copies.copies() if overlap else copies.pull(ids).rows
         seen = pulled.clone()
         pulled += WIRED[transport.rank]
         copies.finish() if overlap else copies.give_back()
@@ -154,16 +164,19 @@ def wired_on_a_rank(overlap: bool) -> list[Any]:
         ge.shutdown()
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_rows_and_changes_are_rounded_where_they_travel(ranks: Ranks, overlap: bool) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "how"), [("bfloat16", "overlap"), ("bfloat16", "sum"), ("bfloat16", "adaptive"), ("float16", "adaptive")]
+)
+def test_rows_and_changes_are_rounded_where_they_travel(ranks: Ranks, dtype: str, how: str) -> None:
     """SGD in place refused ``wire_dtype``."""
-    found = ranks.run(wired_on_a_rank, 2, overlap)
-    rounded = WIRED.bfloat16().float()
+    found = ranks.run(wired_on_a_rank, 2, dtype, how == "overlap", how == "adaptive")
+    narrow = getattr(torch, dtype)
+    rounded = WIRED.to(narrow).float()
     for rank, (seen, _, sent) in enumerate(found):
         other = 1 - rank
         assert torch.equal(seen, rounded[[other]])
         assert not torch.equal(seen, WIRED[[other]])
-        changes = (seen - (seen + WIRED[rank])).bfloat16().float()  # as a copy goes down
+        changes = (seen - (seen + WIRED[rank])).to(narrow).float()  # as a copy goes down
         assert torch.equal(found[other][1], WIRED[[other]] - changes)
         assert sent == 8 + 2 * 6, "an id, a row, a change"
 
@@ -245,7 +258,7 @@ def fetched_before() -> Tensor:
         other = torch.tensor([20 if transport.rank == 0 else 1])
         table.prefetch(other)
         copies = LocalSGDRows(transport, ["a"])
-        copies.pull([other])[0].fill_(7.0)
+        copies.pull([other]).rows[0].fill_(7.0)
         copies.give_back()
         return table(other).detach()
     finally:
@@ -262,11 +275,15 @@ def refused() -> list[str]:
         transport: Any = ge.init(mode="collective", timeout=60)
         narrow, wide = ge.DistEmbedding(NUM, DIM, "narrow"), ge.DistEmbedding(NUM, DIM + 1, "wide")
         double = ge.DistEmbedding(NUM, DIM, "double", dtype=torch.float64)
-        for tables in ([narrow, wide], [double]):
+        cut = ge.DistEmbedding(NUM, DIM, "cut", part_policy=ge.RangeBook([0, 3, NUM]))
+        lazy = ge.DistEmbedding(NUM, DIM, "lazy")
+        optimizer = ge.SparseSGD([lazy], lr=0.1, weight_decay=0.1, weight_decay_mode="lazy")
+        for tables in ([narrow, wide], [double], [narrow, cut], [lazy]):
             try:
                 LocalSGDRows(transport, [table.name for table in tables])
             except ge.ConfigError as error:
                 said.append(str(error))
+        optimizer.close()
         copies = LocalSGDRows(transport, ["narrow"])
         for pulled in (False, True):
             if pulled:
@@ -283,10 +300,12 @@ def refused() -> list[str]:
 
 def test_other_tables_and_changes_of_nothing_are_refused(ranks: Ranks) -> None:
     (said, _) = ranks.run(refused, 2)
-    assert len(said) == 4
+    assert len(said) == 6
     assert "'wide' 4 of torch.float32" in said[0]
     assert "'double' 3 of torch.float64" in said[1]
-    assert all("pull them first" in text for text in said[2:])
+    assert "'narrow', 'cut': copies of rows need tables that are cut in the same way" in said[2]
+    assert "'lazy': copies of rows need rows in memory that neither grow nor decay lazily" in said[3]
+    assert all("pull them first" in text for text in said[4:])
 
 
 def out_of_step() -> str:

@@ -332,3 +332,12 @@ def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out
     for i in range(count):  # leave the scratch array as it was
         places[found[i]] = -1
     return found[:count], num_tokens, used, own
+
+
+@njit(cache=True, nogil=True)
+def move_numbers(numbers, num_own, places):
+    """Change the numbers of others' rows that ``number_rows`` gave, number num_own + i to num_own + places[i]."""
+    flat = numbers.reshape(-1)
+    for i in range(len(flat)):
+        if flat[i] >= num_own:
+            flat[i] = num_own + places[flat[i] - num_own]

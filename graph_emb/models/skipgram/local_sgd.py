@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.models.skipgram.kernels import number_rows
+from graph_emb.models.skipgram.kernels import move_numbers, number_rows
 from graph_emb.models.skipgram.model import SkipGram, num_blocks
 from graph_emb.models.skipgram.rates import LOWEST
 from graph_emb.models.skipgram.steps import (
@@ -96,6 +96,25 @@ def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampl
     return NearNegativeSampler(negatives, owned, config.shared_negatives, config.remote_negatives)
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """Walks of an interval, and the rows that they need by number: own rows first, then copies.
+
+    Attributes:
+        piece: The walks as they came.
+        walks, negatives: Shapes (B, L) and (B, S * K), of numbers.
+        others: Nodes of other ranks by number, (N,), the first ``num_tokens`` of them tokens.
+        num_own: Own rows.
+    """
+
+    piece: WalkBatch
+    walks: np.ndarray
+    negatives: np.ndarray
+    others: Tensor
+    num_tokens: int
+    num_own: int
+
+
 class LockstepCopies:
     """Copies of other ranks' rows: one exchange fetches the rows of all tables, another returns their changes.
 
@@ -110,9 +129,13 @@ class LockstepCopies:
         self._rows = LocalSGDRows(model.embedding.transport, names, adaptive=adaptive)
         self._tables = len(model.tables)
 
-    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
-        """Copies of other ranks' rows: of the first ``num_tokens`` ids for tokens, of all ids for contexts."""
-        return [rows.numpy() for rows in self._rows.pull([ids[:num_tokens], ids][-self._tables :])]
+    def pull(self, numbered: Numbered) -> list[np.ndarray]:
+        """Copies of other ranks' rows, those of tokens in all tables and others in the last; they are numbered anew."""
+        tokens, rest = numbered.others[: numbered.num_tokens], numbered.others[numbered.num_tokens :]
+        copies = self._rows.pull([tokens, rest] if self._tables == 2 else [numbered.others])
+        for numbers in (numbered.walks, numbered.negatives):
+            move_numbers(numbers, numbered.num_own, copies.places.numpy())
+        return [rows.numpy() for rows in copies.rows]
 
     def give_back(self) -> None:
         """Bring to the owners' rows by how much the copies have changed."""
@@ -133,9 +156,9 @@ class PushedCopies:
         self._pulled: list[Tensor] = []
         self._copies: list[np.ndarray] = []
 
-    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
-        """See ``LockstepCopies.pull``."""
-        asked = [ids[:num_tokens], ids][-len(self._model.tables) :]
+    def pull(self, numbered: Numbered) -> list[np.ndarray]:
+        """Copies of all rows that are trained, of tokens and of contexts."""
+        asked = [numbered.others[: numbered.num_tokens], numbered.others][-len(self._model.tables) :]
         self._pulled = [table(some) for table, some in zip(self._model.tables, asked, strict=True)]
         self._copies = [rows.detach().numpy().copy() for rows in self._pulled]
         if self._wait is not None:
@@ -163,14 +186,14 @@ class CachedCopies:
         self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
         self._held: list[tuple[str, Tensor, Tensor]] = []
 
-    def announce(self, ids: Tensor, num_tokens: int) -> None:
+    def announce(self, numbered: Numbered) -> None:
         """Let the rows of the next ``pull`` come meanwhile."""
-        for table, some in self._asked(ids, num_tokens):
+        for table, some in self._asked(numbered):
             self._transport.prefetch(table, some)
 
-    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
-        """See ``LockstepCopies.pull``."""
-        asked = self._asked(ids, num_tokens)
+    def pull(self, numbered: Numbered) -> list[np.ndarray]:
+        """See ``PushedCopies.pull``."""
+        asked = self._asked(numbered)
         self._held = [(table, some, self._transport.pull(table, some)) for table, some in asked]
         return [rows.numpy() for *_, rows in self._held]
 
@@ -180,26 +203,10 @@ class CachedCopies:
             self._transport.write(table, ids, rows)
         self._held = []
 
-    def _asked(self, ids: Tensor, num_tokens: int) -> list[tuple[str, Tensor]]:
+    def _asked(self, numbered: Numbered) -> list[tuple[str, Tensor]]:
         names = [table.name for table in self._model.tables]
-        return list(zip(names, [ids[:num_tokens], ids][-len(names) :], strict=True))
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """Walks of an interval, and the rows that they need by number: own rows first, then copies.
-
-    Attributes:
-        piece: The walks as they came.
-        walks, negatives: Shapes (B, L) and (B, S * K), of numbers.
-        others: Nodes of other ranks by number, (N,), the first ``num_tokens`` of them tokens.
-    """
-
-    piece: WalkBatch
-    walks: np.ndarray
-    negatives: np.ndarray
-    others: Tensor
-    num_tokens: int
+        asked = [numbered.others[: numbered.num_tokens], numbered.others]
+        return list(zip(names, asked[-len(names) :], strict=True))
 
 
 class ExchangeSteps:
@@ -302,7 +309,7 @@ class ExchangeSteps:
         while current is not None:
             following = next(pieces, None)
             if following is not None:
-                copies.announce(following.others, following.num_tokens)
+                copies.announce(following)
             yield self._exchange(current)
             current = following
 
@@ -310,7 +317,7 @@ class ExchangeSteps:
         """Pull, train, push; also without a walk, because other ranks may have some."""
         assert self._copies is not None
         begun = time.perf_counter()
-        copies = self._copies.pull(numbered.others, numbered.num_tokens)
+        copies = self._copies.pull(numbered)
         pulled = time.perf_counter()
         sums = self._train(numbered, copies)
         trained = time.perf_counter()
@@ -328,7 +335,7 @@ class ExchangeSteps:
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
         if self._model.own_file is None:  # else nothing travels
             self.used, self.own = self.used + used, self.own + own
-        return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens)
+        return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens, len(reach.weight))
 
     def _train(self, numbered: Numbered, copies: list[np.ndarray]) -> tuple[float, float]:
         """Train on own rows and on copies of others in place."""

@@ -23,7 +23,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram import training as skipgram
-from graph_emb.models.skipgram.kernels import number_rows
+from graph_emb.models.skipgram.kernels import move_numbers, number_rows
 from graph_emb.models.skipgram.local_sgd import MOST_WALKS, walks_together
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.sampling.negatives import NegativeSampler
@@ -340,6 +340,8 @@ def test_rows_are_numbered_own_first_then_tokens_then_negatives() -> None:
     np.testing.assert_array_equal(walks_out, [[0, 2, 0, -1], [-1, -1, -1, -1], [2, 3, 2, 3]])
     np.testing.assert_array_equal(negatives_out, [[4, 2, -1, -1], [-1, -1, -1, -1], [5, 1, 5, 4]])
     assert (places == -1).all()
+    move_numbers(walks_out, 2, np.array([3, 0, 7, 1]))
+    np.testing.assert_array_equal(walks_out, [[0, 5, 0, -1], [-1, -1, -1, -1], [5, 2, 5, 2]])
 
 
 def accuracy(rows: np.ndarray) -> float:
