@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.composed import ComposedEmbedding, expanded
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, check_flags, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient, check_merge
 from graph_emb.optim.rule import RowOptions, Rule
@@ -455,6 +455,7 @@ def clip_grad_norm_(
         [0.3, 0.4]
     """
     check_merge(merge)
+    check_flags(error_if_nonfinite=error_if_nonfinite)
     one = isinstance(parameters, (DistEmbedding, ComposedEmbedding, Tensor))
     given = expanded([parameters] if one else parameters)
     tables = [one for one in given if isinstance(one, DistEmbedding)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.composed import ComposedEmbedding
-from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError, ModeError, check_flags
 from graph_emb.core.notebook import Card
 from graph_emb.dgl_names import DGLNames
 from graph_emb.embedding import DistEmbedding, transport_of
@@ -145,8 +145,7 @@ class SparseOptimizer(OptimizerState, DGLNames, Card):
         """
         numbers = {name: group[name] for name in self.defaults}
         maximize = numbers.pop("maximize")
-        if not isinstance(maximize, bool):
-            raise ConfigError(f"{type(self).__name__}: maximize={maximize!r} must be True or False")
+        check_flags(**{f"{type(self).__name__}: maximize": maximize})
         if isinstance(numbers.get("lr"), Tensor):
             numbers["lr"] = float(numbers["lr"])
         if "betas" in numbers:

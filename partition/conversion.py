@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, check_flags, unknown_name
 from graph_emb.core.storage import OutputFile, PendingFolder, json_text, write_file, write_text
 from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.dgl_format import storable
@@ -65,6 +65,8 @@ def convert(
         ConfigError: an option does not belong to the form, or a graph without parts is to become a partition.
         DataError: the source cannot be read.
     """
+    check_flags(overwrite=overwrite)
+    check_flags(none=True, progress=progress)
     if to not in get_args(Form):
         raise unknown_name("form", to, get_args(Form))
     given = {"halo": halo, "num_hops": num_hops, "num_chunks": num_chunks, "edge_format": edge_format}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, check_flags
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.grown import Ends, grown, grown_by
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
@@ -93,6 +93,7 @@ def extend(
         PartitionError: a node of a new edge does not exist.
         DataError: a part of the source is not here, or the new edges cannot be read.
     """
+    check_flags(compare=compare)
     check_seed(seed)
     for name in NOT_OF_PLACED:
         if name in options:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from graph_emb.core.errors import CompatError, ConfigError, unknown_name
+from graph_emb.core.errors import CompatError, ConfigError, check_flags, unknown_name
 from graph_emb.graph.dgl_format import FORMATS
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner, Halo
@@ -97,6 +97,8 @@ class BuildOptions:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
+        check_flags(graphbolt=self.graphbolt, allow_empty=self.allow_empty, overwrite=self.overwrite)
+        check_flags(none=True, report=self.report, progress=self.progress)
         if self.graphbolt:
             check_graphbolt()
         check_layout(self.halo, self.num_hops)

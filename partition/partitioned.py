@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, check_flags, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 from graph_emb.graph.dgl_format import read_tensors
@@ -166,6 +166,7 @@ class PartitionedGraph(Card):
         Raises:
             DataError: the partition was saved without id maps of nodes.
         """
+        check_flags(inverse=inverse)
         return self.id_map("node", ntype, inverse)
 
     def edge_map(self, etype: EdgeType | str | None = None, *, inverse: bool = False) -> np.ndarray:
@@ -174,6 +175,7 @@ class PartitionedGraph(Card):
         Raises:
             DataError: the partition was saved without id maps of edges.
         """
+        check_flags(inverse=inverse)
         return self.id_map("edge", etype, inverse)
 
     def original_ids(self, ntype: str | None = None) -> np.ndarray:
@@ -312,6 +314,7 @@ class PartitionedGraph(Card):
 
     def id_map(self, kind: str, given: EdgeType | str | None, inverted: bool = False) -> np.ndarray:
         """``node_map`` or ``edge_map``, for ``kind`` ``"node"`` or ``"edge"``."""
+        check_flags(inverted=inverted)
         name = self._names[kind][self._type_id(kind, given)]
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, check_flags
 from graph_emb.core.storage import sha256_of
 from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.graph.datasets import read_source
@@ -81,6 +81,8 @@ def verify(
         DataError, PartitionError: the folder holds no partition, or its JSON is damaged; or the graph cannot be read.
         ConfigError: reader_options without a graph to read.
     """
+    check_flags(checksums=checksums)
+    check_flags(none=True, progress=progress)
     if reader_options and (graph is None or isinstance(graph, HeteroGraph)):
         raise ConfigError(f"reader_options {sorted(reader_options)} have no effect without a graph to read")
     if graph is not None and not isinstance(graph, HeteroGraph):

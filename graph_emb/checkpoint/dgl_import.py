@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, check_flags
 from graph_emb.core.tensor_files import load_torch
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
@@ -75,6 +75,7 @@ def import_dgl_state(
         ConfigError: the files are of another optimizer, or of other tables or widths; stored_root without Adagrad.
         PartitionError: an id is outside the map, or the table does not have it.
     """
+    check_flags(stored_root=stored_root)
     spelled = {name: (tables or {}).get(name, name) for name in optimizer.tables}
     for given, what in ((id_maps, "id_maps"), (tables, "tables")):
         stray = sorted(set(given or {}) - set(spelled))

@@ -14,7 +14,7 @@ from torch import Tensor
 from graph_emb.checkpoint.composed import ComposedReader
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
 from graph_emb.checkpoint.row_files import IDS, WEIGHT
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, check_flags
 from graph_emb.core.storage import PendingFiles
 from graph_emb.formats.embedding_files import checked_ids, open_embeddings, write_rows
 from graph_emb.formats.row_readers import Ids, read_array
@@ -65,6 +65,7 @@ def export_checkpoint(
         ...     [path.name for path in ge.export_checkpoint(place, f"{folder}/rows", ids=["a", "b", "c"])]
         ['ids.npy', 'embeddings.npy']
     """
+    check_flags(overwrite=overwrite)
     found = Checkpoint(checkpoint)
     composed = found.manifest.composed or {}
     parts = {own for entry in composed.values() for own in (*entry.shared, entry.weights, entry.own)}

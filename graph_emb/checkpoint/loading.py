@@ -34,7 +34,7 @@ from graph_emb.checkpoint.row_files import (
 from graph_emb.checkpoint.saving import common_transport, growing, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
 from graph_emb.composed import ComposedEmbedding, expanded
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, check_flags, unknown_name
 from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds, SameIds
@@ -119,6 +119,7 @@ def load_checkpoint(
     dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
 
     def begin() -> tuple[list[Checkpoint], str, RestorePlan]:
+        check_flags(weights_only=weights_only, allow_new_rows=allow_new_rows)
         chain = [Checkpoint(folder) for folder in chain_of(place)]
         match_composed(chain, composed, only, allow_new_rows)
         where = str(place / NAME)

@@ -15,7 +15,7 @@ from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, check_replaceable
 from graph_emb.checkpoint.saving import PendingCheckpoint, save_checkpoint
 from graph_emb.composed import ComposedEmbedding
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, check_flags
 from graph_emb.core.hidden import remove_folder
 from graph_emb.core.json_codec import decode
 from graph_emb.core.settings import parse_interval
@@ -62,6 +62,7 @@ class PeriodicCheckpoints:
         read_about: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         replay: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
+        check_flags(background=background, resume=resume, overwrite=overwrite)
         self.folder = Path(folder)
         self._steps, self._seconds = (None, None) if every is None else parse_interval(every)
         if keep_last < 1:

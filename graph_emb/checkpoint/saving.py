@@ -17,7 +17,7 @@ from torch import nn, optim
 from graph_emb.checkpoint.manifest import Best, Retention, digest_of, pending_checkpoint
 from graph_emb.checkpoint.snapshot import DenseObjects, Snapshot, finish, part_file, take, write_part
 from graph_emb.composed import ComposedEmbedding, expanded
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, check_flags
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.sparse_optimizer import SparseOptimizer, transport_of
@@ -233,6 +233,7 @@ def save_checkpoint(
     before = None if base is None else Path(os.path.abspath(Path(base).expanduser()))
 
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
+        check_flags(background=background)
         if background and before is not None:
             raise ConfigError("background=True with base: the next delta needs this one whole; leave one of them out")
         for table in tables if background else ():

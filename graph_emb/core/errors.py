@@ -55,6 +55,20 @@ class StorageError(GraphEmbError, OSError):
     """The file in which a table's rows lie cannot be read or written: names table, file and offset."""
 
 
+def check_flags(none: bool = False, **flags: object) -> None:
+    """Refuse a switch that is neither True nor False, such as ``"no"``, which Python takes for true.
+
+    Args:
+        none: Whether None is allowed too.
+        flags: The values by the names of their arguments.
+    Raises:
+        ConfigError: a value is no such thing.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool) and not (none and value is None):
+            raise ConfigError(f"{name}={value!r} must be True or False{', or None' if none else ''}")
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """An error for a name that is not known, with the nearest known one as the next step."""
     options = sorted(known)

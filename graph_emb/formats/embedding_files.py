@@ -19,7 +19,7 @@ from typing import IO, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError, check_flags
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
@@ -286,6 +286,7 @@ def save_embeddings(
         DataError: an id stands twice, or a format cannot hold it.
         OSError: the disk is full or cannot be written; nothing is left.
     """
+    check_flags(overwrite=overwrite)
     shape, dtype = tuple(weights.shape), str(weights.dtype).removeprefix("torch.")
     if len(shape) != 2 or 0 in shape or dtype not in _EXACT_IN_FLOAT32:
         known = ", ".join(_EXACT_IN_FLOAT32)
@@ -304,6 +305,7 @@ def copy_embeddings(
 
     float64 rows of a foreign file become the nearest float32.
     """
+    check_flags(overwrite=overwrite)
     file = open_embeddings(source)
     found = file.ids()
     try:

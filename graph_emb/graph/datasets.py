@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.compat import ogb
-from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, ShapeError, check_flags, unknown_name
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
@@ -169,6 +169,7 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
         >>> graph_emb.load_dataset("digits").graph.total_nodes
         1797
     """
+    check_flags(download=download)
     if not isinstance(source, str | os.PathLike):
         if root is not None or download:
             kind = type(source).__name__

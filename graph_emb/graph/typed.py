@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, check_flags
 from graph_emb.core.notebook import card
 from graph_emb.graph.ids import first_outside
 
@@ -172,6 +172,7 @@ class HeteroGraph:
     _repr_html_ = summary_card
 
     def __post_init__(self) -> None:
+        check_flags(symmetric=self.symmetric)
         for etype, (src, dst) in self.edges.items():
             name = f"edge type {':'.join(etype)}"
             for side, ids in (("sources", src), ("destinations", dst)):

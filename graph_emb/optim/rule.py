@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, check_flags, unknown_name
 from graph_emb.table.lazy_decay import DECAY, DECAYED
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import StateSpec
@@ -207,9 +207,7 @@ class Rule(ABC):
         for name in BOUNDS:
             if (value := getattr(self, name)) is not None and (not _finite(value) or value <= 0):
                 raise ConfigError(f"{kind}: {name}={value!r} must be above 0 and finite, or None")
-        for name in ("stochastic_rounding", "count_rows"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{kind}: {name}={getattr(self, name)!r} must be True or False")
+        check_flags(**{f"{kind}: {name}": getattr(self, name) for name in ("stochastic_rounding", "count_rows")})
         if self.state_dtype not in (None, "bfloat16"):
             raise ConfigError(f"{kind}: state_dtype={self.state_dtype!r} must be torch.bfloat16, or None")
         if self.count_power and not self.count_rows:

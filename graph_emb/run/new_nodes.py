@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from graph_emb.config import TrainSection, config_from, read_config_file
-from graph_emb.core.errors import ConfigError, LackingError
+from graph_emb.core.errors import ConfigError, LackingError, check_flags
 from graph_emb.core.progress import bar
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
@@ -70,6 +70,7 @@ def continue_run(
         LackingError: the run is of another model, or its folder lacks what goes on.
         DataError: edges or the run's data set cannot be read.
     """
+    check_flags(overwrite=overwrite, resume=resume, progress=progress)
     files = [new_edges] if isinstance(new_edges, str | os.PathLike) else list(new_edges)
     given = {name: overrides.pop(name, None) for name in ("model", "dataset", "root", "seed", "evaluate")}
     config = config_of(base_of(run, files), given, overrides)
@@ -141,6 +142,7 @@ def infer(
         LackingError: the run is of another model, or its folder lacks what is needed.
         DataError: the edges or the run's data set cannot be read, or have ids of another kind.
     """
+    check_flags(overwrite=overwrite, progress=progress)
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
         raise ConfigError(f"epochs is {epochs!r}; it must be an integer of at least 0")
     if out is None and (overwrite or tuple(formats) != ("npy",)):

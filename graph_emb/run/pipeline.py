@@ -15,7 +15,7 @@ import numpy as np
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.compiled import COMPILING
-from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.errors import ConfigError, GraphEmbError, check_flags
 from graph_emb.core.notebook import Card
 from graph_emb.core.storage import write_file
 from graph_emb.core.terminal import held_interrupts, note
@@ -34,7 +34,7 @@ from graph_emb.run.inputs import following, in_memory, lacks_explained
 from graph_emb.run.machine import memory_mib, peak_memory_mib, versions
 from graph_emb.run.report.facts import RunFacts, classes_of, labels_of
 from graph_emb.run.report.page import REPORT, write_report
-from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
+from graph_emb.run.run_folder import CONFIG, RunFolder, check_place, checkpoint_folder, run_place
 from graph_emb.run.scores import scores_of
 from graph_emb.run.shared_folder import check_shared
 from graph_emb.run.trackers import Ending, Trackers, check_trackers, is_evaluation, numbers_of
@@ -198,20 +198,21 @@ def run(
         watch: Called with each line of the history when it is there; an exception of it ends the run.
         on_evaluation: As of ``pipeline``.
     """
+    check_flags(overwrite=overwrite, resume=resume, progress=progress)
     if on_evaluation is not None and not callable(on_evaluation):
         raise ConfigError(f"on_evaluation={on_evaluation!r} must be a function of the numbers of a validation")
     config = following(config)
     check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
         check_method(config.output.report)
-    saved = _checkpoint_folder(out) if resume and out is not None else None
+    saved = checkpoint_folder(out) if resume and out is not None else None
     before = None if saved is None else sharing.of_checkpoint(saved)
     wire = None if saved is None else sharing.wire_of_checkpoint(saved)
     ranks, config = parallel.start(config, before)
     try:
         checkpoints = _checkpoints(config, out, overwrite, resume)
         if ranks is not None and out is not None and (resume or config.checkpoint.every is not None):
-            check_shared(ranks.group, _checkpoint_folder(out))
+            check_shared(ranks.group, checkpoint_folder(out))
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
                 ranks, config = parallel.settle_wire(ranks, config)
@@ -222,8 +223,8 @@ def run(
                 metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
                 return PipelineResult(config, metrics, None, None)
             if out is not None:
-                check_stays(config, _place(out))
-                check_place(_place(out), overwrite)
+                check_stays(config, run_place(out))
+                check_place(run_place(out), overwrite)
             # It reads the data first: bad data makes no folder.
             started = _Run(config, progress, ranks, checkpoints, watch, on_evaluation, wire)
             if out is None:
@@ -265,7 +266,7 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
             return {**about_now({path: value for path, value in saved.items() if path not in told}, config), **told}
 
         return PeriodicCheckpoints(
-            _checkpoint_folder(out),
+            checkpoint_folder(out),
             section.every,
             keep_last=section.keep_last,
             background=section.background,
@@ -277,14 +278,6 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
         )
 
     return opened
-
-
-def _place(out: str | Path) -> Path:
-    return Path(os.path.realpath(Path(out).expanduser()))
-
-
-def _checkpoint_folder(out: str | Path) -> Path:
-    return _place(out).with_name(f"{_place(out).name}-checkpoints")
 
 
 class _Run:

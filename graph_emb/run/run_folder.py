@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.config import RunConfig, config_from, read_config_file
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, check_flags, unknown_name
 from graph_emb.core.hidden import MARK
 from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
 
@@ -31,6 +31,7 @@ class RunFolder(PendingFolder):
     """
 
     def __init__(self, place: str | Path, *, overwrite: bool = False) -> None:
+        check_flags(overwrite=overwrite)
         super().__init__(place, lambda taken: _check_taken(taken, overwrite), what="run")
         self._log: OutputFile | None = None
 
@@ -68,6 +69,16 @@ class RunFolder(PendingFolder):
             return self.publish()
         except (ConfigError, OSError) as error:
             raise ConfigError(f"{error}; the complete run is in {self.path}") from error
+
+
+def run_place(out: str | Path) -> Path:
+    """Where a run is written that is to be in ``out``: links and ``~`` are followed."""
+    return Path(os.path.realpath(Path(out).expanduser()))
+
+
+def checkpoint_folder(out: str | Path) -> Path:
+    """Where the checkpoints of a run in ``out`` lie, beside it."""
+    return run_place(out).with_name(f"{run_place(out).name}-checkpoints")
 
 
 def check_place(place: Path, overwrite: bool) -> None:

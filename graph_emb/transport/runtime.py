@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError, PeerError, check_flags, unknown_name
 from graph_emb.transport import job, kvstore
 from graph_emb.transport.base import Transport
 from graph_emb.transport.local import LocalTransport
@@ -82,6 +82,8 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     for option in options:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
+    check_flags(shared_memory=options.get("shared_memory", True))
+    check_flags(none=True, hogwild=options.get("hogwild"))
     if mode == "local":
         _active = LocalTransport()
         if why := job.several():

@@ -15,7 +15,7 @@ from typing import Any
 
 from graph_emb.config import RunConfig, config_text, fields_of
 from graph_emb.config.schema import DatasetSection
-from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
+from graph_emb.core.errors import ConfigError, GraphEmbError, check_flags, unknown_name
 from graph_emb.core.progress import bar
 from graph_emb.core.storage import plain, replace_text
 from graph_emb.models.search import OneOf, Range, Space, Span, check_range, parse_range
@@ -166,6 +166,7 @@ def tune_config(
     on_trial: Callable[[TrialRow], None] | None = None,
 ) -> TuneResult:
     """``tune`` of a configuration; ``on_trial`` is called with each trial that this call ran."""
+    check_flags(resume=resume, progress=progress)
     counts = all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in (trials, jobs))
     if not counts or not (hours is None or (isinstance(hours, int | float) and hours > 0)):
         raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
@@ -176,7 +177,8 @@ def tune_config(
     space = space_of(base, search or {})
     section = base.dataset
     networks = base.model.family in ("gnn", "links") or base.evaluate.mlp is not None
-    blind = without_test(read_dataset(section, file_format=_format(base)), networks=networks, seed=base.seed)
+    read = read_dataset(section, file_format="triples" if base.model.family == "kge" else None)
+    blind = without_test(read, networks=networks, seed=base.seed)
     held = DatasetSection(name=section.name, root=section.root)
     held.hold(blind)
     job = _Search(base, base.replace(dataset=held), space, metric, Path(out).expanduser(), trials, jobs)
@@ -233,10 +235,6 @@ def _check(base: RunConfig) -> None:
             raise ConfigError(f"{path} = {fields[path]!r} in a search: {why}")
     if not base.evaluate.enabled and base.model.family != "kge":
         raise ConfigError("evaluate.enabled = False: a search compares evaluations; leave it out")
-
-
-def _format(base: RunConfig) -> str | None:
-    return "triples" if base.model.family == "kge" else None
 
 
 @dataclass(frozen=True)
