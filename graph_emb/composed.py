@@ -24,7 +24,7 @@ from torch import Tensor
 from graph_emb.composed_surface import ComposedSurface
 from graph_emb.core.compiled import mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
-from graph_emb.embedding import DistEmbedding, lookup_with, transport_of
+from graph_emb.embedding import DistEmbedding, lookup_with, rows_to, transport_of
 from graph_emb.graph.original_ids import OriginalIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, as_book, as_ids, check_ids
 from graph_emb.open_tables import next_name
@@ -270,7 +270,7 @@ class ComposedEmbedding(ComposedSurface):
         factors = None
         if own is not None:
             factors = hash_factors(own, self.dtype)
-        found = shared.sums(rows, factors).to(device, dtype or self.dtype)
+        found = rows_to(shared.sums(rows, factors), device, dtype or self.dtype)
         if not torch.is_grad_enabled():
             return found
         traces, first = [table.live_trace for table in self.shared_tables], self.shared_tables[0].anchor

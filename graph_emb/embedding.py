@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.core.devices import device_of
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.core.notebook import Card
 from graph_emb.gradient_trace import PendingGradients, Trace
@@ -180,7 +181,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         Raises:
             PartitionError: an id is out of range, unless the table drops those.
             ShapeError: idx holds no integers.
-            ConfigError: dtype is no floating one.
+            ConfigError: dtype is no floating one, or device none of this machine.
         """
         return lookup_with([(self, idx)], [], device, dtype)[0][0]
 
@@ -242,7 +243,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
         Raises:
             PartitionError: an id is out of range.
             ShapeError: offsets or weights do not fit the ids.
-            ConfigError: an unknown mode, weights of a mean, or a dtype that is no floating one.
+            ConfigError: an unknown mode, weights of a mean, or a dtype that is no floating one, or no such device.
         Example:
             >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.FromArray(torch.arange(4.0).view(4, 1)))
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
@@ -273,7 +274,7 @@ class DistEmbedding(StoredRows, PendingGradients, Card):
                 found = bags.sums(rows, places)
             else:
                 found = self._transport.pull_sums(self._name, bags)
-        found = found.to(device, dtype or self.dtype)
+        found = rows_to(found, device, dtype or self.dtype)
         if not traced:
             return found
         return CaptureBags.apply(self.anchor, per_sample_weights, found, self._live_trace, bags, rows, places)
@@ -403,10 +404,22 @@ def lookup_with(
         wanted += [(table.name, ids) for table, ids in shared]
         pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
     found = [
-        table._handed_out(rows.to(device, dtype), *of, idx.shape)
+        table._handed_out(rows_to(rows, device, dtype), *of, idx.shape)
         for (table, idx), of, rows in zip(given, kept, pulled, strict=False)
     ]
     return found, pulled[len(asked) :]
+
+
+def rows_to(rows: Tensor, device: torch.device | str, dtype: torch.dtype | None) -> Tensor:
+    """Rows where they are wanted; a ConfigError where this machine has no such device.
+
+    The device is looked at when torch refuses it: every read of rows passes here, and the ranks have pulled together.
+    """
+    try:
+        return rows.to(device, dtype)
+    except (RuntimeError, AssertionError, TypeError):
+        device_of("device", device)
+        raise
 
 
 def _check_dtype(dtype: Any) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from graph_emb.core.devices import device_of
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.graph.partition_book import Ids, check_ids
 from graph_emb.table.initializers import Zeros
@@ -80,7 +81,7 @@ class QuantizedEmbedding:
         Raises:
             PartitionError: an id is out of range.
             ShapeError: idx holds no integers.
-            ConfigError: dtype is no floating one.
+            ConfigError: dtype is no floating one, or device none of this machine.
         """
         if dtype is not None and dtype not in FLOAT_DTYPES:
             raise ConfigError(
@@ -90,6 +91,7 @@ class QuantizedEmbedding:
             given = check_ids(idx, self.num_embeddings, self.name)
             ids = given.flatten()
             codes, scales = self._transport.pull_tables([(self.name, ids), (self._scales, ids)])
+        device = device_of("device", device)
         rows = (codes.to(device).float() * scales.to(device)).to(dtype or self._spec.dtype)
         return rows.view(*given.shape, self.embedding_dim)
 

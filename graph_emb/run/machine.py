@@ -48,14 +48,10 @@ def memory_mib() -> int:
 
 
 def check_device(name: str) -> None:
-    """Raise a ConfigError, with torch's reason, where ``train.device`` is no device of this machine."""
-    import torch
+    """Raise a ConfigError where ``train.device`` is no device of this machine."""
+    from graph_emb.core.devices import device_of  # here: a launcher starts without torch
 
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"train.device = {name!r}: {reason}") from error
+    device_of("train.device", name)
 
 
 STATE_SHARE = {

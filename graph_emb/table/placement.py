@@ -179,11 +179,13 @@ def device_for(
         table: The name that an error shows.
         mode, hogwild: The transport's.
     Raises:
-        ConfigError: placement and device exclude each other, the mode has no such rows, or there is no GPU.
+        ConfigError: placement and device exclude each other, the mode has no such rows, or there is no such device; of
+            other GPUs than of ``"device"`` the memory is asked for later.
     """
-    import torch  # here: a configuration is read and refused without it
+    from graph_emb.core.devices import device_of  # here: a configuration is read and refused without torch
 
-    found = torch.device(device or ("cuda" if placement == DEVICE else "cpu"))
+    given = ("cuda" if placement == DEVICE else "cpu") if device is None else device
+    found = device_of(f"table {table!r}: device", given, here=False)
     said = f"table {table!r}: placement={placement!r}"
     if placement == DEVICE:
         _check_on_device(said, found, mode, hogwild)
@@ -194,7 +196,7 @@ def device_for(
             f"{said}: processes share rows in kvstore mode, and in collective mode with hogwild=True; this is {mode} "
             "mode without; call graph_emb.init(mode='collective', hogwild=True), or pass 'host'"
         )
-    return found
+    return device_of(f"table {table!r}: device", found, here=found.type == "meta")  # others are asked for memory
 
 
 def _check_on_device(said: str, device: torch.device, mode: str, hogwild: bool) -> None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.composed import expanded
+from graph_emb.core.devices import device_of
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.announcing import Step, announced
@@ -70,7 +71,7 @@ class Trainer:
         device: torch.device | str,
     ) -> None:
         self.target, self.inputs, self.config, self.group = target, inputs, config, group
-        self.device = torch.device(device)
+        self.device = device_of("device", device)
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
         self.blocks: StepBlocks | None = None
         if config.blocks > 1:
