@@ -12,7 +12,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -351,6 +351,14 @@ def _takes_a_tensor(function: Any) -> bool:
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in places if p.default is p.empty]
     return len(needed) == 1 and all(p.kind is not p.VAR_POSITIONAL and p.name != "dtype" for p in parameters)
+
+
+def said_of(initializer: Initializer) -> str:
+    """An initializer in words: all of one that is a function of seed and id, else its kind alone."""
+    if isinstance(initializer, Scaled):
+        return f"Scaled({said_of(initializer.base)}, {initializer.factor}, {initializer.stream})"
+    known = isinstance(initializer, (Zeros, _Seeded)) and is_dataclass(initializer)
+    return repr(initializer) if known else type(initializer).__name__
 
 
 def as_initializer(init_func: object) -> Initializer | TableInitializer:

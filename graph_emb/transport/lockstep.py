@@ -12,7 +12,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.graph.hash_book import ExtendedBook, ExtendedRanges, HashPolicy, ranges_of_keys
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
+from graph_emb.table.initializers import said_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.process_group import ProcessGroup
@@ -95,7 +98,9 @@ class RankTable:
     @property
     def said(self) -> str:
         """The table as an error describes it."""
-        return f"{self.spec.name!r} ({self.spec.num_rows}, {self.spec.dim}) of {self.spec.dtype}"
+        first = said_of(self.spec.initializer)
+        made = "" if first == "Zeros()" else f" from {first}"
+        return f"{self.spec.name!r} ({self.spec.num_rows}, {self.spec.dim}) of {self.spec.dtype}{made}"
 
 
 def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
@@ -106,12 +111,21 @@ def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
     """
     name = "" if _AUTOMATIC.fullmatch(spec.name) else spec.name
     policies = () if spec.growth is None else (spec.growth,)  # each rank decides by them which rows it makes and drops
-    return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), *ranges.facts, *policies)
+    first = said_of(spec.initializer)  # each rank makes its own rows by it
+    return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), first, *ranges.facts, *policies)
 
 
-def signature(identities: Sequence[int]) -> int:
-    """The number of a call for these tables, in this order."""
-    return identities[0] if len(identities) == 1 else _digest(*identities)
+def signature(identities: Sequence[int], rules: Sequence[Any] = ()) -> int:
+    """The number of a call for these tables, in this order; of a push also by these rules."""
+    if len(identities) == 1 and not rules:
+        return identities[0]
+    return _digest(*identities, *(rule_number(rule) for rule in rules))
+
+
+@lru_cache(maxsize=256)
+def rule_number(rule: Any) -> int:
+    """The number of an optimizer's rule: another one for another rate or option, as every owner applies its own."""
+    return _digest(repr(rule) if is_dataclass(rule) else type(rule).__qualname__)
 
 
 def _digest(*about: object) -> int:
@@ -217,7 +231,8 @@ def told_apart(
         said = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
         if call not in (WALK, HOME, VOTES, BARRIER):
             known = (f"table {name!r}" for name, table in tables.items() if table.identity == number)
-            said += f" of {next(known, 'other tables, or of tables made otherwise')}"
+            other = "other tables, or of tables made otherwise"
+            said += f" of {next(known, other + ', or by an optimizer with other numbers' * (call == PUSH))}"
         theirs[said] = None
     here = ", ".join(table.said for table in tables.values()) or "none"
     return PeerError(

@@ -12,13 +12,17 @@ import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RankRanges
+from graph_emb.optim.rules import SGD, Adagrad
+from graph_emb.table.initializers import Scaled
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.lockstep import identity, signature
 from tests.ranks import Ranks, with_shared_memory
 
 
-def made(name: str = "t", num_rows: int = 4, dim: int = 2, dtype: torch.dtype = torch.float32) -> TableSpec:
-    return TableSpec(name, num_rows, dim, ge.RangeBook([0, num_rows]), ge.initializers.Zeros(), dtype)
+def made(
+    name: str = "t", num_rows: int = 4, dim: int = 2, dtype: torch.dtype = torch.float32, first: Any = None
+) -> TableSpec:
+    return TableSpec(name, num_rows, dim, ge.RangeBook([0, num_rows]), first or ge.initializers.Zeros(), dtype)
 
 
 def test_all_that_two_ranks_must_make_alike_tells_tables_apart() -> None:
@@ -32,14 +36,33 @@ def test_all_that_two_ranks_must_make_alike_tells_tables_apart() -> None:
         identity(made(), 2, halves),
         identity(made(), 1, RankRanges([0, 1, 4], [0, 1], 2)),
         identity(made(), 1, RankRanges([0, 2, 4], [1, 0], 2)),
+        identity(made(first=ge.initializers.Uniform(seed=1)), 1, halves),
+        identity(made(first=ge.initializers.Uniform(seed=2)), 1, halves),
+        identity(made(first=ge.initializers.Normal(seed=1)), 1, halves),
+        identity(made(first=Scaled(ge.initializers.Normal(seed=1), 0.5)), 1, halves),
+        identity(made(first=Scaled(ge.initializers.Normal(seed=2), 0.5)), 1, halves),
+        identity(made(first=ge.initializers.FromArray(torch.zeros(4, 2))), 1, halves),
     ]
-    assert len({*others, identity(made(), 1, halves)}) == 8
+    assert len({*others, identity(made(), 1, halves)}) == len(others) + 1
     assert all(0 <= number < 1 << 63 for number in others)
 
 
 def test_names_that_tables_took_by_themselves_may_differ() -> None:
     halves = RankRanges([0, 2, 4], [0, 1], 2)
     assert identity(made("embedding_3"), 1, halves) == identity(made("embedding_7"), 1, halves)
+
+
+def test_arrays_of_first_values_may_differ() -> None:
+    """A rank may hold its own rows alone; the address in Python's words for an object is no difference either."""
+    halves, arrays = RankRanges([0, 2, 4], [0, 1], 2), [torch.zeros(4, 2), torch.ones(4, 2)]
+    one, other = (identity(made(first=ge.initializers.FromArray(own)), 1, halves) for own in arrays)
+    assert one == other
+
+
+def test_rules_with_other_numbers_have_another_signature() -> None:
+    rules = [SGD(0.1), SGD(0.2), Adagrad(0.1), Adagrad(0.1, eps=1e-3)]
+    assert len({signature([7], [rule]) for rule in rules} | {signature([7])}) == len(rules) + 1
+    assert signature([7], [SGD(0.1)]) == signature([7], [SGD(0.1)])
 
 
 def test_other_tables_have_another_signature() -> None:
@@ -74,8 +97,12 @@ SMALL: dict[str, Any] = {"num_embeddings": 1000, "embedding_dim": 4}
         ({"num_embeddings": 300_000, "embedding_dim": 4}, "'x' (300000, 4) of torch.float32"),
         ({"num_embeddings": 1000, "embedding_dim": 8}, "'x' (1000, 8) of torch.float32"),
         ({**SMALL, "dtype": torch.float64}, "'x' (1000, 4) of torch.float64"),
+        (
+            {**SMALL, "init_func": ge.initializers.Uniform(seed=2)},
+            "'x' (1000, 4) of torch.float32 from Uniform(low=None, high=None, seed=2)",
+        ),
     ],
-    ids=["rows", "dim", "dtype"],
+    ids=["rows", "dim", "dtype", "seed"],
 )
 def test_tables_of_other_shapes_do_not_meet(ranks: Ranks, theirs: dict[str, Any], said: str) -> None:
     """Only the order of creation was compared: owners answered with rows of another width, or past their shard."""
@@ -120,6 +147,27 @@ def test_steps_over_other_tables_do_not_meet(ranks: Ranks) -> None:
     first, second = ranks.run(step_with_others, 2)
     assert "rank 0 is in push of table 't1', 't5', rank 1 in another call (push of other tables" in first
     assert "rank 1 is in push of table 't3', 't4', rank 0 in another call (push of other tables" in second
+
+
+def step_at_other_rates() -> str:
+    transport = ge.init(mode="collective", timeout=60)
+    try:
+        table = ge.DistEmbedding(4, 1, "t")
+        optimizer = ge.SparseAdagrad([table], lr=[0.1, 0.2][transport.rank])
+        table(torch.arange(4)).sum().backward()
+        optimizer.step()
+    except ge.PeerError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+@pytest.mark.dist
+def test_steps_by_other_numbers_do_not_meet(ranks: Ranks) -> None:
+    """Each owner stepped at its own rate: half of the table learned twice as fast."""
+    for said in ranks.run(step_at_other_rates, 2):
+        assert "in another call (push of other tables, or of tables made otherwise, or by an optimizer with" in said
 
 
 def meet(calls: list[str]) -> tuple[str, float]:
