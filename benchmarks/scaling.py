@@ -27,8 +27,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-CALLS = 6
-"""all_to_all calls of a step: numbers, ids and rows of the pull; numbers, ids and gradients of the push."""
+from graph_emb.run.cost import STEP_MESSAGES
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def step_us(costs: Costs, ranks: int, ids: int, dim: int, remote: float, cores: 
     travelling = ids * remote
     sent = travelling * (2 * 8 + 2 * 4 * dim)  # ids twice; a row comes, a gradient goes
     local = (ids * costs.id_ns + travelling * costs.served_ns) / 1e3 * crowd
-    start = CALLS * (costs.first_us + costs.call_us * (ranks - 1)) if ranks > 1 else 0.0
+    start = STEP_MESSAGES * (costs.first_us + costs.call_us * (ranks - 1)) if ranks > 1 else 0.0
     wire = sent / costs.bytes_per_us if ranks > 1 else 0.0
     return {"local": local, "start": start, "wire": wire, "total": local + start + wire, "bytes": sent}
 
@@ -170,7 +169,7 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Costs], dict[int, float
     rates = {ranks: sizes[1] * (1 - 1 / ranks) / (large - small) for ranks, (small, large) in bare.items()}
     bytes_of_id = 2 * 8 + 2 * 4 * args.dim
     served_ns = max(0.0, (far - near) / args.ids * 1e3 - bytes_of_id / rates[2] * 1e3)
-    once = max(0.0, (near - args.ids * id_ns / 1e3) / CALLS - bare[2][0])  # of an exchange, beyond the bare one
+    once = max(0.0, (near - args.ids * id_ns / 1e3) / STEP_MESSAGES - bare[2][0])  # of an exchange, beyond the bare one
     costs = {
         ranks: Costs(id_ns=id_ns, served_ns=served_ns, call_us=0.0, first_us=bare[ranks][0] + once,
                      bytes_per_us=rates[ranks])
