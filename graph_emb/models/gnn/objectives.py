@@ -329,6 +329,7 @@ class TripleTraining(Objective):
         trainer.steps_per_epoch = self._batches[0].steps_per_epoch
         self._network, self._decoder = decoder, trainer.shared(decoder)
         self._best, self._epoch = BestRows(), 0
+        self._places = torch.arange(graph.num_entities)  # of entities among a step's rows; those of a sample change
         trainer.optimizers.append(
             torch.optim.Adam(decoder.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
@@ -349,7 +350,7 @@ class TripleTraining(Objective):
 
     def _backward(self, batch: TripleBatch) -> float:
         trainer = self._trainer
-        places = torch.arange(self._graph.num_entities)
+        places = self._places
         if trainer.samples:
             nodes = torch.from_numpy(batch.entities()).unique()
             places[nodes] = torch.arange(len(nodes))
