@@ -23,7 +23,7 @@ from graph_emb.table.bags import Bags
 from graph_emb.table.growing_rows import GrowingRows
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Eviction, Growth, Missing, OnEvict, SeenAtLeast
-from graph_emb.table.initializers import FromFunction, OwnerInitializer
+from graph_emb.table.initializers import FromArray, FromFunction, OwnerInitializer
 from graph_emb.table.neighbour_mean import NeighbourMean
 from graph_emb.transport import runtime
 
@@ -141,10 +141,10 @@ class GrowingEmbedding(DistEmbedding):
             **options,
         )
         first = self.spec.initializer
-        if isinstance(first, (FromFunction, OwnerInitializer)):
+        if isinstance(first, (FromArray, FromFunction, OwnerInitializer)):
             raise ConfigError(
-                f"table {self.name!r}: init_func is {type(first).__name__}, whose values are no function of an id; use "
-                "Uniform, Normal, XavierUniform, or None for zeros"
+                f"table {self.name!r}: init_func is {type(first).__name__}, which has no values for ids that come; use "
+                "Uniform, Normal, XavierUniform, or None for zeros, and emb.grow(ids, rows) for rows that are known"
             )
 
     @property

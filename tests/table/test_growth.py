@@ -122,12 +122,31 @@ def test_a_rule_that_is_a_limit_needs_one(rule: Any) -> None:
         rule()
 
 
+class FirstFive:
+    """An initializer of a user that has values for the ids 0 .. 4 alone."""
+
+    own = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
+
+    def fill_(self, weight: torch.Tensor, first_id: int) -> None:
+        self.own.fill_(weight, first_id)
+
+    def fill_at_(self, weight: torch.Tensor, ids: np.ndarray) -> None:
+        self.own.fill_at_(weight, ids)
+
+
+@pytest.mark.usefixtures("local_mode")
+def test_an_array_of_first_values_is_refused() -> None:
+    """It was taken, and the first id beyond it ended the training."""
+    first = ge.initializers.FromArray(torch.zeros(5, 2))
+    with pytest.raises(ConfigError, match=r"FromArray, which has no values for ids that come; .*emb\.grow\(ids, rows"):
+        ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", first)
+
+
 @pytest.mark.usefixtures("local_mode")
 @pytest.mark.parametrize("strange", [5, -1])
 def test_an_id_without_a_first_value_gets_no_row(strange: int) -> None:
     """The row was there, with whatever its memory had, after the error."""
-    first = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
-    emb = ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", first)
+    emb = ge.DistEmbedding(ge.growing(max_rows=9), 2, "growing", FirstFive())
     opt = ge.SparseSGD([emb], lr=1.0)
     for make in (lambda: emb.grow([1, strange]), lambda: opt.update([3, strange], torch.ones(2, 2), emb)):
         with pytest.raises(ShapeError, match=rf"FromArray has shape \(5, 2\) but the table needs row {strange}"):
