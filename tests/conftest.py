@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,16 @@ def pytest_collection_finish() -> None:
     """Ten thousand tests live as long as their worker: no collection of garbage looks through them again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """End the processes that clusters left waiting, while the warm process that they are forked from is there.
+
+    Its end kills them; ``close_idle`` at the interpreter's exit, which is later, found them ended with 255.
+    """
+    cluster = sys.modules.get("tests.transport.kvstore.cluster")
+    if cluster is not None:
+        cluster.close_idle()
 
 
 @pytest.fixture(scope="session")

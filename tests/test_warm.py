@@ -96,3 +96,15 @@ def test_a_signal_to_a_group_reaches_what_its_first_process_started() -> None:
             assert int(process.stdout.readline()) == process.pid
             os.killpg(process.pid, signal.SIGTERM)
             assert process.stdout.read() == ""  # ends when no process has it open
+
+
+@pytest.mark.dist
+@pytest.mark.cold
+def test_processes_that_wait_end_before_the_warm_one() -> None:
+    """A session without workers ended the warm process first, which kills its forks: the exit told of codes 255."""
+    one = "tests/test_way_of_an_id.py::test_in_trainer_and_server_of_kvstore_mode"
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", one]
+    environment = {name: value for name, value in os.environ.items() if name != warm.PLACE}
+    ended = warm.Cold(words, cwd=warm.CHECKOUT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = ended.communicate()[0].decode()
+    assert (ended.returncode, "1 passed" in said, "waiting processes" in said) == (0, True, False), said
