@@ -88,8 +88,12 @@ def pages_of_rows(num_rows: int, model: Any, placement: Cached, memory: int | No
 
 
 def owners_of(section: ParallelSection) -> int:
-    """Processes of a job that own rows, each with ``train.memory``; of servers those of one machine."""
-    return {"local": 1, "kvstore": section.servers}.get(section.mode, section.trainers)
+    """Processes of a job that own rows, each with ``train.memory``: ``section.servers`` are those of each machine."""
+    if section.mode != "kvstore":
+        return 1 if section.mode == "local" else section.trainers
+    from graph_emb.transport import runtime  # here: a launcher starts without torch
+
+    return section.servers * getattr(runtime.begun(), "num_machines", 1)  # 1: before it has joined its servers
 
 
 def file_plan(
