@@ -9,6 +9,7 @@ import torch
 import graph_emb as ge
 from graph_emb.core.devices import device_of
 from graph_emb.core.errors import ConfigError
+from graph_emb.run.machine import check_device
 
 NONE = ["x", "", "cuda:99", "meta", 99, -1, True, 1.5, torch.device("meta"), None]
 
@@ -56,4 +57,4 @@ def test_tables_and_their_calls_name_the_device(name: str) -> None:
 
 def test_a_run_names_the_setting() -> None:
     with pytest.raises(ConfigError, match=r"train\.device='x' is no device of this machine"):
-        ge.pipeline("sage", "digits", train={"device": "x"})
+        check_device("x")
