@@ -397,11 +397,12 @@ class CollectiveTransport(Prefetching):
             what = f"{word} of table {', '.join(map(repr, names))}"
             numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
             growing = [table.shard for _, table in both if isinstance(table.shard, GrowingShard)]
-            told = torch.tensor([[*row, *(shard.num_rows for shard in growing)] for row in numbers])
-            rules = [push.rule for push in pushes] if call == lockstep.PUSH else []
-            got = self.agree(call, self.signature(names, rules), told, what)
+            rules = lockstep.number_of_rules(push.rule for push in pushes)
+            told = torch.tensor([[*row, *(shard.num_rows for shard in growing), rules] for row in numbers])
+            got = self.agree(call, self.signature(names), told, what)
+            lockstep.check_rules(what, rules, got[:, -1].tolist(), pushes)
             touched = got[:, len(packed) : 2 * len(packed)].any(dim=0).tolist()
-            for shard, num in zip(growing, got[:, 2 * len(packed) :].sum(dim=0).tolist(), strict=True):
+            for shard, num in zip(growing, got[:, 2 * len(packed) : -1].sum(dim=0).tolist(), strict=True):
                 check_total(shard.spec, num)
             for name, p in zip(names, packed, strict=True):
                 travelling = len(p.ids) - p.counts[self.rank]
@@ -415,9 +416,9 @@ class CollectiveTransport(Prefetching):
         """Rows or gradients as they travel."""
         return values.to(narrower(values.dtype, self.wire_dtype))
 
-    def signature(self, tables: Sequence[str], rules: Sequence[SparseRule] = ()) -> int:
-        """A number that tells calls for these tables, by these rules, from calls for others."""
-        return lockstep.signature([self._tables[name].identity for name in tables], rules)
+    def signature(self, tables: Sequence[str]) -> int:
+        """A number that tells calls for these tables from calls for others."""
+        return lockstep.signature([self._tables[name].identity for name in tables])
 
     def _agree_counts(self, call: int, number: int, counts: list[int], what: str) -> list[int]:
         """Tell every rank how many rows are for it; returns how many each has for this one."""

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import lru_cache
 from typing import Any
@@ -115,17 +115,38 @@ def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
     return _digest(number, name, spec.num_rows, spec.dim, str(spec.dtype), first, *ranges.facts, *policies)
 
 
-def signature(identities: Sequence[int], rules: Sequence[Any] = ()) -> int:
-    """The number of a call for these tables, in this order; of a push also by these rules."""
-    if len(identities) == 1 and not rules:
-        return identities[0]
-    return _digest(*identities, *(rule_number(rule) for rule in rules))
+def signature(identities: Sequence[int]) -> int:
+    """The number of a call for these tables, in this order."""
+    return identities[0] if len(identities) == 1 else _digest(*identities)
+
+
+def number_of_rules(rules: Iterable[Any]) -> int:
+    """The number of optimizers' rules: another one for another rate or option, as every owner applies its own."""
+    numbers = [_rule_number(rule) for rule in rules]
+    return numbers[0] if len(numbers) == 1 else _digest(*numbers)
 
 
 @lru_cache(maxsize=256)
-def rule_number(rule: Any) -> int:
-    """The number of an optimizer's rule: another one for another rate or option, as every owner applies its own."""
-    return _digest(repr(rule) if is_dataclass(rule) else type(rule).__qualname__)
+def _rule_number(rule: Any) -> int:
+    return _digest(_words_of(rule))
+
+
+def _words_of(rule: Any) -> str:
+    return repr(rule) if is_dataclass(rule) else type(rule).__qualname__
+
+
+def check_rules(what: str, own: int, theirs: Sequence[int], pushes: Sequence[Any]) -> None:
+    """Raise a ConfigError where a rank steps by other numbers: each applies its own to the rows that it owns.
+
+    Args:
+        own, theirs: ``number_of_rules`` of this rank, and of each one.
+    """
+    if others := [rank for rank, number in enumerate(theirs) if number != own]:
+        words = "; ".join(dict.fromkeys(_words_of(push.rule) for push in pushes))
+        raise ConfigError(
+            f"{what}: rank {', '.join(map(str, others))} steps by an optimizer with other numbers than these: {words}; "
+            "give every rank the same rule, rate and options"
+        )
 
 
 def _digest(*about: object) -> int:
@@ -231,8 +252,7 @@ def told_apart(
         said = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
         if call not in (WALK, HOME, VOTES, BARRIER):
             known = (f"table {name!r}" for name, table in tables.items() if table.identity == number)
-            other = "other tables, or of tables made otherwise"
-            said += f" of {next(known, other + ', or by an optimizer with other numbers' * (call == PUSH))}"
+            said += f" of {next(known, 'other tables, or of tables made otherwise')}"
         theirs[said] = None
     here = ", ".join(table.said for table in tables.values()) or "none"
     return PeerError(
