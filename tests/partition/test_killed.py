@@ -11,8 +11,10 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# One process forks a child for each step, so that nothing is imported twice. A step is a call that reaches the disk.
-KILLED_AT_EVERY_STEP = """
+# A step is a call that reaches the disk: before each of them the build stops itself with all its threads, so that what
+# lies on the disk is what a kill leaves there. A kill at every step would build 500 times; some builds are killed, and
+# leave what was judged. One process forks them all, so that nothing is imported twice.
+STOPPED_AT_EVERY_STEP = """
 import functools, gc, json, os, shutil, signal, sys, pathlib
 import partition
 from graph_emb.core.errors import GraphEmbError
@@ -22,28 +24,24 @@ from tests.partition.made_graphs import heterogeneous, random_parts
 place, overwrite = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite"
 graph = heterogeneous()
 old, new = (random_parts(graph, parts) for parts in (2, 3))
-steps = 0
 
 
 def build(assignment, **options):
     return partition.build(graph, out=place / "out", assignment=assignment, report=False, **options)
 
 
-def counted(function, last):
+def stopping(function):
     def call(*args, **options):
-        global steps
-        steps += 1
-        if steps == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+        signal.raise_signal(signal.SIGSTOP)
         return function(*args, **options)
     return call
 
 
-def arm(last):
+def arm():
     for owner, name in ((module.OutputFile, "write"), (module.OutputFile, "close"), (module.Path, "rename"),
                         (module.Path, "mkdir"), (module.Path, "write_text"), (module, "swap_names"),
                         (module, "_sync"), (shutil, "rmtree")):
-        setattr(owner, name, counted(getattr(owner, name), last))
+        setattr(owner, name, stopping(getattr(owner, name)))
 
 
 @functools.cache
@@ -56,9 +54,44 @@ def judged(folder, files):
     return partition.verify(folder, graph).sound, partition.load(folder).num_parts
 
 
-def accepted(folder):
-    # Verify says the same of the same bytes in the same place.
-    return judged(folder, tuple((path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*"))))
+def on_the_disk():
+    # Of each folder all names and bytes: verify says the same of the same bytes in the same place.
+    return {folder: tuple((path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*")))
+            for folder in place.iterdir()}
+
+
+def accepted():
+    judgements = {folder.name: judged(folder, files) for folder, files in on_the_disk().items()}
+    return {name: judgement for name, judgement in judgements.items() if judgement}
+
+
+def watched(until):
+    # Judgements at each step of a build, which is killed at one of them.
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    if overwrite:
+        shutil.copytree(whole_old, place / "out")
+    child = os.fork()
+    if child == 0:
+        arm()
+        try:
+            build(new, overwrite=overwrite)
+        finally:
+            os._exit(0)
+    steps = []
+    while os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1]):
+        if until is None:
+            steps.append(accepted())
+        elif until > 0:
+            until -= 1
+        else:
+            before = on_the_disk()
+            os.kill(child, signal.SIGKILL)
+            assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            assert on_the_disk() == before
+            return [accepted()]
+        os.kill(child, signal.SIGCONT)
+    return steps
 
 
 build(new)  # children then import and compile nothing
@@ -68,46 +101,27 @@ if overwrite:
     (place / "out").rename(whole_old)
 gc.collect()
 gc.freeze()  # no child looks through, and so copies, all that it shares
-found = {"killed": 0, "accepted": [], "out": []}
-last = 1
-while True:
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    if overwrite:
-        shutil.copytree(whole_old, place / "out")
-    child = os.fork()
-    if child == 0:
-        arm(last)
-        try:
-            build(new, overwrite=overwrite)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFEXITED(status):
-        break
-    found["killed"] += 1
-    judgements = {folder.name: accepted(folder) for folder in place.iterdir()}
-    taken = {name: judgement for name, judgement in judgements.items() if judgement}
-    found["accepted"] += [[name, *what] for name, what in taken.items()]
-    found["out"].append("out" in taken)
-    last += 1
+steps = watched(None)
+killed = [watched(step)[0] for step in range(len(steps) - 1, 0, -len(steps) // 12)]
 build(new, overwrite=(place / "out").exists())
-found["left"] = [folder.name for folder in place.iterdir()]
-print(json.dumps(found))
+print(json.dumps({"steps": steps, "killed": killed, "left": [folder.name for folder in place.iterdir()]}))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fresh", "overwrite"])
 def test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path: Path, mode: str) -> None:
-    words = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path / "place"), mode]
+    words = [sys.executable, "-c", STOPPED_AT_EVERY_STEP, str(tmp_path / "place"), mode]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["killed"] >= 250
-    assert all(whole for _, whole, _ in found["accepted"])  # whole and true to the graph, wherever it lies
+    steps, killed = found["steps"], found["killed"]
+    assert len(steps) >= 250
+    assert len(killed) >= 12
+    # whole and true to the graph, wherever it lies
+    assert all(whole for taken in (*steps, *killed) for whole, _ in taken.values())
     assert found["left"] == ["out"]
     if mode == "overwrite":
-        assert all(found["out"])  # at every moment the old partition or the new one
+        assert all("out" in taken for taken in (*steps, *killed))  # at every moment the old partition or the new one
     else:
-        assert not any(found["out"][:-2])
+        assert not any("out" in taken for taken in steps[:-2])
