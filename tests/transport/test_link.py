@@ -72,6 +72,7 @@ def measured(net: Network, machines: list[int], times: int) -> list[tuple[list[d
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("warm_starts")
 def test_two_hosts_agree_on_the_rate_of_a_shaped_link() -> None:
     """The bytes of both ranks of the second host share its cable: each of them alone has half the rate."""
     with network(2) as net:
