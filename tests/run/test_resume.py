@@ -79,10 +79,11 @@ def test_a_run_stopped_at_the_end_of_an_epoch_has_its_line_once(tmp_path: Path, 
 
 def test_buckets_that_a_run_chose_stay_when_it_goes_on_with_other_memory(tmp_path: Path) -> None:
     """They were "auto" in the checkpoint, and other memory chose others: another order, kept as that of all the run."""
-    by_number: dict[str, Any] = {"num_walks": 1, "checkpoint": {"every": 5}, "train.scratch": str(tmp_path / "rows")}
+    by_number: dict[str, Any] = {"num_walks": 1, "epochs": 1, "dim": 16, "checkpoint": {"every": 5}}
+    by_number["train.scratch"] = str(tmp_path / "rows")
     chosen: dict[str, Any] = {**by_number, "train.buckets": "auto"}
-    whole = run(tmp_path / "whole", **chosen, **{"train.memory": "50KiB"})
-    assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "50KiB"}) is None
+    whole = run(tmp_path / "whole", **chosen, **{"train.memory": "200KiB"})
+    assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "200KiB"}) is None
     number = yaml.safe_load((tmp_path / "whole" / "config.yaml").read_text())["train"]["buckets"]
     assert number > 2
     with pytest.raises(ConfigError, match=rf"a run with train.buckets = {number}, this one has 0"):
@@ -99,7 +100,7 @@ def test_buckets_that_a_run_chose_stay_when_it_goes_on_with_other_memory(tmp_pat
         {"rule": "adam", "epochs": 1},
         {"subsample": 0.01, "tables": 1},
         {"model.multilevel": True},
-        {"train.memory": "60KiB", "num_walks": 1},
+        {"train.memory": "60KiB", "num_walks": 1, "epochs": 1},
         {"train.memory": "50KiB", "num_walks": 1, "train.buckets": 4, "train.episode_walks": 400},
         {"train.memory": "40KiB", "num_walks": 1, "train.buckets": 4, "train.episode_walks": 400, "tables": 1},
     ],
