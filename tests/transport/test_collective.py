@@ -5,6 +5,8 @@ Every test runs a module-level function on each rank; the single-process result 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -52,35 +54,60 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
     return torch.randint(0, NUM, (num,), generator=gen), torch.randn(num, DIM, generator=gen, dtype=torch.float64)
 
 
-def tables(dtype: torch.dtype, parts: int) -> tuple[ge.DistEmbedding, ge.DistEmbedding]:
+def tables(dtype: torch.dtype, parts: int, name: str = "") -> tuple[ge.DistEmbedding, ge.DistEmbedding]:
     book = ge.RangeBook(BOOKS[parts])
-    first = ge.DistEmbedding(NUM, DIM, "first", ge.initializers.Uniform(seed=3), book, dtype=dtype)
-    return first, ge.DistEmbedding(11, 2, "second", ge.initializers.Normal(seed=4), dtype=dtype)
+    first = ge.DistEmbedding(NUM, DIM, f"first {name}".strip(), ge.initializers.Uniform(seed=3), book, dtype=dtype)
+    return first, ge.DistEmbedding(11, 2, f"second {name}".strip(), ge.initializers.Normal(seed=4), dtype=dtype)
 
 
-def train(name: str, dtype: torch.dtype, parts: int, ranks_played: list[int]) -> tuple[Any, ...]:
-    """Train two tables on the batches of some ranks; returns what this process stores."""
-    first, second = tables(dtype, parts)
-    kind, options = {**OPTIMIZERS, **ROUNDED}[name]
-    opt = getattr(ge, kind)([first, second], **options)
+def rows_of(embs: Iterable[ge.DistEmbedding], ids: Tensor) -> list[Tensor]:
+    """Rows of each table, of several by one exchange for all."""
+    first, *others = embs
+    return ge.lookup([(emb, ids) for emb in (first, *others)]) if others else [first(ids)]
+
+
+def train(names: Iterable[str], dtype: torch.dtype, parts: int, ranks_played: list[int]) -> dict[str, tuple[Any, ...]]:
+    """Train two tables by each optimizer on the batches of some ranks; returns what this process stores of each."""
+    made = {}
+    for name in names:
+        kind, options = {**OPTIMIZERS, **ROUNDED}[name]
+        both = tables(dtype, parts, name)
+        made[name] = *both, getattr(ge, kind)(both, **options)
+    firsts, seconds, optimizers = zip(*made.values(), strict=True)
     for step in range(STEPS):
         for rank in ranks_played:
             ids, grad = batch(step, rank)
-            first(ids).backward(grad.to(dtype))
-            if step % 2:  # the second table is left alone in every other step
-                second(ids % 11).backward(grad[:, :2].to(dtype))
-        opt.step()
-        opt.zero_grad()
-    state = {key: value.clone() for key, value in first.shard.state.items()}
-    return first.shard.first_id, first.shard.weight.clone(), second.shard.weight.clone(), state
+            for rows in rows_of(firsts, ids):
+                rows.backward(grad.to(dtype))
+            if step % 2:  # the second tables are left alone in every other step
+                for rows in rows_of(seconds, ids % 11):
+                    rows.backward(grad[:, :2].to(dtype))
+        for opt in optimizers:
+            opt.step()
+            opt.zero_grad()
+    found = {}
+    for name, (first, second, _) in made.items():
+        state = {key: value.clone() for key, value in first.shard.state.items()}
+        found[name] = first.shard.first_id, first.shard.weight.clone(), second.shard.weight.clone(), state
+    return found
+
+
+@functools.cache
+def by_one_process(world_size: int) -> dict[str, tuple[Any, ...]]:
+    """What any number of parts gives in float64; here the table has as many as there are ranks."""
+    ge.init(mode="local")
+    return train(OPTIMIZERS, torch.float64, world_size, list(range(world_size)))
 
 
 def train_on_a_rank(
-    names: list[str], dtype: torch.dtype, parts: int, options: dict[str, Any] | None = None
+    names: list[str], dtype: torch.dtype, parts: int, options: dict[str, Any] | None = None, together: bool = False
 ) -> dict[str, tuple[Any, ...]]:
     transport = ge.init(mode="collective", timeout=60, **(options or {}))
     try:
-        return {name: train(name, dtype, parts, [transport.rank]) for name in names}
+        found: dict[str, tuple[Any, ...]] = {}
+        for some in [names] if together else [[name] for name in names]:
+            found |= train(some, dtype, parts, [transport.rank])
+        return found
     finally:
         ge.shutdown()
 
@@ -91,11 +118,9 @@ def joined(found: list[tuple[Any, ...]], column: int) -> Tensor:
 
 @pytest.mark.parametrize(("world_size", "parts"), [(1, 1), (2, 1), (2, 2), (3, 2), (2, 3), (4, 4), (3, 4), (4, 3)])
 def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int, parts: int) -> None:
-    answers = ranks.run(train_on_a_rank, world_size, list(OPTIMIZERS), torch.float64, parts)
-    ge.init(mode="local")
-    for name in OPTIMIZERS:
+    answers = ranks.run(train_on_a_rank, world_size, list(OPTIMIZERS), torch.float64, parts, None, True)
+    for name, (_, first, second, state) in by_one_process(world_size).items():
         found = [answer[name] for answer in answers]
-        _, first, second, state = train(name, torch.float64, parts, list(range(world_size)))
         assert torch.equal(joined(found, 1), first), name
         assert torch.equal(torch.cat([entry[2] for entry in found]), second), name
         for key, value in state.items():
@@ -112,7 +137,7 @@ def test_stochastic_rounding_is_bit_for_bit_the_single_process(ranks: Ranks, wor
     answers = ranks.run(train_on_a_rank, world_size, names, torch.bfloat16, parts)
     ge.init(mode="local")
     for name in names:
-        _, first, second, _ = train(name, torch.bfloat16, parts, list(range(world_size)))
+        _, first, second, _ = train([name], torch.bfloat16, parts, list(range(world_size)))[name]
         found = [answer[name] for answer in answers]
         assert torch.equal(joined(found, 1), first), name
         assert torch.equal(torch.cat([entry[2] for entry in found]), second), name
@@ -141,7 +166,7 @@ def test_float32_equals_the_single_process_within_rounding(ranks: Ranks, world_s
     ge.init(mode="local")
     for name in OPTIMIZERS:
         found = joined([answer[name] for answer in answers], 1)
-        _, first, _, _ = train(name, torch.float32, 2, list(range(world_size)))
+        _, first, _, _ = train([name], torch.float32, 2, list(range(world_size)))[name]
         torch.testing.assert_close(found, first, rtol=1e-4, atol=1e-5, msg=name)
         assert torch.equal(found, joined([answer[name] for answer in again], 1)), f"{name}: two runs differ"
 

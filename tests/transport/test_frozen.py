@@ -53,7 +53,7 @@ def test_every_rule_has_a_case() -> None:
 
 def train(rank: int, world_size: int, mode: str, drop: bool = False) -> Stored:
     """Weights and state after some steps; with ``drop``, frozen rows are instead kept out of every batch."""
-    found: Stored = {}
+    made, optimizers = [], []
     for name, (kind, options) in OPTIMIZERS.items():
         for dtype in DTYPES:
             book = ge.RangeBook([0, 5, NUM])
@@ -61,20 +61,23 @@ def train(rank: int, world_size: int, mode: str, drop: bool = False) -> Stored:
             early = dtype is torch.float64  # before there is an optimizer, or after
             if early and not drop:
                 freeze(emb, rank, world_size, mode)
-            opt = getattr(ge, kind)([emb], **options)
+            optimizers.append(getattr(ge, kind)([emb], **options))
             if not early and not drop:
                 freeze(emb, rank, world_size, mode)
-            for step in range(STEPS):
-                ids = torch.arange(NUM + 4) * (step + 1) % NUM
-                ids = ids[ids % world_size == rank]
-                keep = ~torch.isin(ids, torch.tensor(FROZEN)) if drop else torch.ones(len(ids), dtype=torch.bool)
-                grad = (torch.arange(DIM) + 1 + ids[:, None] + step).to(dtype) / 8  # exact in all dtypes
-                emb(ids[keep]).backward(grad[keep])
-                opt.step()
-            emb.kvstore.flush()
-            emb.kvstore.barrier()
-            found[emb.name] = {"weight": emb.weight[:], **{k: v.clone() for k, v in emb.shard.state.items()}}
-    return found
+            made.append(emb)
+    for step in range(STEPS):
+        ids = torch.arange(NUM + 4) * (step + 1) % NUM
+        ids = ids[ids % world_size == rank]
+        if drop:
+            ids = ids[~torch.isin(ids, torch.tensor(FROZEN))]
+        grad = (torch.arange(DIM) + 1 + ids[:, None] + step) / 8  # exact in all dtypes
+        for rows in ge.lookup([(emb, ids) for emb in made]):  # one exchange for all
+            rows.backward(grad.to(rows.dtype))
+        for opt in optimizers:
+            opt.step()
+    made[0].kvstore.flush()
+    made[0].kvstore.barrier()
+    return {emb.name: {"weight": emb.weight[:], **{k: v.clone() for k, v in emb.shard.state.items()}} for emb in made}
 
 
 def freeze(emb: ge.DistEmbedding, rank: int, world_size: int, mode: str) -> None:

@@ -288,8 +288,9 @@ def in_child(method: str, call: Callable[[], Any]) -> Any:
         assert process.exitcode == 0
 
 
-def named_local() -> str:
-    return ge.init(mode="local").mode
+def refusals_and_local() -> tuple[list[str], str]:
+    """The errors of a process, and the mode that it then names itself."""
+    return refusals(), ge.init(mode="local").mode
 
 
 def test_a_rank_is_named_with_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,9 +302,10 @@ def test_a_rank_is_named_with_its_machine(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_of_multiprocessing_says_what_it_is(alone: pytest.MonkeyPatch, method: str) -> None:
-    for error in in_child(method, refusals):
+    errors, named = in_child(method, refusals_and_local)
+    for error in errors:
         assert "a process that multiprocessing started and told nothing of the others" in error
-    assert in_child(method, named_local) == "local"
+    assert named == "local"
 
 
 @pytest.mark.parametrize("prepare", [None, group_of_one])
