@@ -113,6 +113,7 @@ def wired_runs(root: str, models: list[str]) -> dict[str, list[np.ndarray | None
     for model in models:
         name, _, rule = model.partition(" by ")
         options: dict[str, Any] = {"mode": "collective", "trainers": 2, "parallel.method": "random", "hogwild": False}
+        options["epochs"] = 1
         options |= {"rule": rule, "batch_size": None} if rule else {}
         found[model] = [
             rows_of(name, Path(root), **options, **({} if wire is None else {"wire_dtype": wire}))
