@@ -23,7 +23,7 @@ from partition.methods import assign
 from tests.ranks import Ranks
 
 WALKS: dict[str, Any] = {"num_walks": 8, "walk_length": 40, "seed": 2}
-CONFIG = SkipGramConfig(lr=0.025, reduction="sum")
+CONFIG = SkipGramConfig(dim=64, lr=0.025, reduction="sum")
 """The rate of long trainings; at the higher one of so few walks two ranks stay somewhat below one, and AdaSum, which
 comes up to one in longer trainings, learns less at a low rate in so short a one."""
 
