@@ -82,8 +82,8 @@ def test_buckets_that_a_run_chose_stay_when_it_goes_on_with_other_memory(tmp_pat
     by_number: dict[str, Any] = {"num_walks": 1, "epochs": 1, "dim": 16, "checkpoint": {"every": 5}}
     by_number["train.scratch"] = str(tmp_path / "rows")
     chosen: dict[str, Any] = {**by_number, "train.buckets": "auto"}
-    whole = run(tmp_path / "whole", **chosen, **{"train.memory": "200KiB"})
-    assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "200KiB"}) is None
+    whole = run(tmp_path / "whole", **chosen, **{"train.memory": "100KiB"})
+    assert run(tmp_path / "run", stop_after=3, **chosen, **{"train.memory": "100KiB"}) is None
     number = yaml.safe_load((tmp_path / "whole" / "config.yaml").read_text())["train"]["buckets"]
     assert number > 2
     with pytest.raises(ConfigError, match=rf"a run with train.buckets = {number}, this one has 0"):
