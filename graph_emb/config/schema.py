@@ -160,7 +160,7 @@ class ParallelSection(Settings):
     wire_dtype: Annotated[Literal["float32", "float16", "bfloat16"] | None, AutoIsNull] = Field(
         default=None,
         description="rows and gradients are rounded to it where they are exchanged; float32: exact; auto or null: of "
-        "walks by sgd between machines bfloat16 where the wire would be a quarter of the training; else exact",
+        "walks by sgd between machines bfloat16 where the wire would be a twentieth of the training; else exact",
     )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")

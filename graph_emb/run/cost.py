@@ -40,7 +40,7 @@ SIZES = 6
 """Lengths of intervals whose rows are counted."""
 CUT = 0.2
 """Share of the nodes of a trainer's walks that others hold, where nothing is known of the parts."""
-WIRE_SHARE, WIRE_S = 0.25, 1.0
+WIRE_SHARE, WIRE_S = 0.05, 1.0
 """The share of a training, and the seconds, from which on the wire is worth numbers of half the width."""
 
 

@@ -180,16 +180,16 @@ def test_rows_that_are_rounded_to_travel_are_fewer_bytes() -> None:
     assert (bytes_of_row(4), bytes_of_row(4, width=2)) == (8 + 32, 8 + 16)
 
 
-def test_a_wire_of_a_quarter_of_a_training_is_worth_rounding_where_it_hides_behind_nothing() -> None:
+def test_a_wire_of_a_twentieth_of_a_training_is_worth_rounding_where_it_hides_behind_nothing() -> None:
     def of(gbit: float, bytes_token: float = 1000.0, tokens: float = 4e6, **options: bool) -> Forecast:
         return forecast(COSTS, Link(gbit, 1e-6), 4, tokens, bytes_token, 1e6, **options)
 
-    assert rounding_pays([of(4.7)])  # 1.70 of 6.70 s, beside 2 s of work and 3 of exchange
-    assert not rounding_pays([of(4.9)])  # 1.63 of 6.63 s
+    assert rounding_pays([of(30.0, tokens=4e7)])  # 2.67 of 52.67 s, beside 20 s of work and 30 of exchange
+    assert not rounding_pays([of(31.0, tokens=4e7)])  # 2.58 of 52.58 s
     assert not rounding_pays([of(4.7, tokens=4e5)])  # as much of less than a second
     assert rounding_pays([of(4.7, tokens=2e6)] * 2)  # one after the other: of 1.7 s
     assert rounding_pays([of(1.0, overlap=True)])  # 8 s of wire, 5 of them hidden
-    assert not rounding_pays([of(1.3, overlap=True)])  # 6.15 s, of which 1.15 are waited for
+    assert not rounding_pays([of(1.5, overlap=True)])  # 5.33 s, of which .33 are waited for
 
 
 def test_a_training_is_foreseen_by_its_sizes_before_anything_is_measured() -> None:
@@ -198,8 +198,8 @@ def test_a_training_is_foreseen_by_its_sizes_before_anything_is_measured() -> No
     found = usual_forecast(load, Link(10.0), 2, 1)
     assert 227 < found.bytes_each < 2 * 227, "an upper bound"
     assert 16 < found.seconds < 30
-    assert not rounding_pays([found])
-    assert rounding_pays([usual_forecast(load, Link(1.0), 2, 1)])
+    assert rounding_pays([found])
+    assert not rounding_pays([usual_forecast(load, Link(40.0), 2, 1)])
     assert usual_forecast(load, Link(10.0), 2, 4).work == pytest.approx(found.work / 4)
 
 
