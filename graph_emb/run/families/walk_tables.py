@@ -117,8 +117,8 @@ def with_room(
 def fewest_buckets(model: SkipGramConfig, placement: Any, num_nodes: int) -> int | None:
     """The fewest parts of ``train.buckets`` of which memory holds ``parts_held``; 0: all of them, or not in place.
 
-    More in memory would let the next part come while one trains, but a pair costs the processor the more, the more
-    parts its walk lies in: twice as many parts took twice as long, and the disk a hundredth of that.
+    More in memory would let the next part come while one trains, but a walk costs the processor the more, the more
+    parts it lies in: twice as many parts take twice as long, which is more than is waited for the disk.
 
     Args:
         placement: Of each table, without buckets.
