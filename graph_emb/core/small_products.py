@@ -278,6 +278,7 @@ def weighted_sums(factors, of_row, of_term, terms, num, count, width, out):  # t
     Args:
         factors: That of row i and term k at i * of_row + k * of_term, float32.
         num: Rows that are made.
+        count: At least 1.
         width: D; up to the next multiple of ``LANES`` are numbers that rows of ``terms`` lack or have.
         out: The rows.
     """
