@@ -196,7 +196,7 @@ def device_for(
             f"{said}: processes share rows in kvstore mode, and in collective mode with hogwild=True; this is {mode} "
             "mode without; call graph_emb.init(mode='collective', hogwild=True), or pass 'host'"
         )
-    return device_of(f"table {table!r}: device", found, here=found.type == "meta")  # others are asked for memory
+    return found  # the memory is asked for later
 
 
 def _check_on_device(said: str, device: torch.device, mode: str, hogwild: bool) -> None:
