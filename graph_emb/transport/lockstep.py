@@ -12,8 +12,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, is_dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -122,17 +122,14 @@ def signature(identities: Sequence[int]) -> int:
 
 def number_of_rules(rules: Iterable[Any]) -> int:
     """The number of optimizers' rules: another one for another rate or option, as every owner applies its own."""
-    numbers = [_rule_number(rule) for rule in rules]
-    return numbers[0] if len(numbers) == 1 else _digest(*numbers)
-
-
-@lru_cache(maxsize=256)
-def _rule_number(rule: Any) -> int:
-    return _digest(_words_of(rule))
+    return _digest(*map(_words_of, rules))
 
 
 def _words_of(rule: Any) -> str:
-    return repr(rule) if is_dataclass(rule) else type(rule).__qualname__
+    """A rule and its numbers; 1, 1.0 and numpy's are one number, and the same words on each rank."""
+    values = {one.name: getattr(rule, one.name) for one in fields(rule)} if is_dataclass(rule) else {}
+    said = (f"{name}={float(x) if isinstance(x, Real) and not isinstance(x, bool) else x!r}" for name, x in values.items())
+    return f"{type(rule).__qualname__}({', '.join(said)})"
 
 
 def check_rules(what: str, own: int, theirs: Sequence[int], pushes: Sequence[Any]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,6 +64,7 @@ def test_rules_with_other_numbers_have_another_number() -> None:
     rules = [SGD(0.1), SGD(0.2), Adagrad(0.1), Adagrad(0.1, eps=1e-3)]
     assert len({number_of_rules([rule]) for rule in rules}) == len(rules)
     assert number_of_rules([SGD(0.1)]) == number_of_rules([SGD(0.1)])
+    assert number_of_rules([SGD(1)]) == number_of_rules([SGD(1.0)]) == number_of_rules([SGD(np.float64(1))])
     assert number_of_rules(rules[:2]) != number_of_rules(rules[1::-1])
 
 
