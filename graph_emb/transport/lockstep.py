@@ -128,8 +128,8 @@ def number_of_rules(rules: Iterable[Any]) -> int:
 def _words_of(rule: Any) -> str:
     """A rule and its numbers; 1, 1.0 and numpy's are one number, and the same words on each rank."""
     values = {one.name: getattr(rule, one.name) for one in fields(rule)} if is_dataclass(rule) else {}
-    said = (f"{name}={float(x) if isinstance(x, Real) and not isinstance(x, bool) else x!r}" for name, x in values.items())
-    return f"{type(rule).__qualname__}({', '.join(said)})"
+    numbers = {name: float(x) for name, x in values.items() if isinstance(x, Real) and not isinstance(x, bool)}
+    return f"{type(rule).__qualname__}({', '.join(f'{name}={x!r}' for name, x in (values | numbers).items())})"
 
 
 def check_rules(what: str, own: int, theirs: Sequence[int], pushes: Sequence[Any]) -> None:
