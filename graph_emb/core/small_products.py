@@ -1,11 +1,11 @@
 """Products of small matrices inside compiled loops, of a few to some hundred rows, whose operands lie in the cache.
 
-A BLAS call copies its operands into an order of its own, which takes as long as the product of matrices of this size.
-Here tiles of the result stay in registers while the operands pass as they lie: the innermost loop of "Anatomy of
-high-performance matrix multiplication" (Goto and van de Geijn 2008) alone, written in LLVM's vectors.
+A BLAS call copies its operands into an order of its own, which does not pay for matrices of this size. Here tiles of
+the result stay in registers while the operands pass as they lie: the innermost loop of "Anatomy of high-performance
+matrix multiplication" (Goto and van de Geijn 2008) alone, written in LLVM's vectors.
 """
 
-# M and C rows, D width, a multiple of LANES; S the distance of rows in memory, at least D.
+# M and C rows, D width; S the distance of rows in memory, at least D.
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def weighted_sums(factors, of_row, of_term, terms, num, count, width, out):  # t
         factors: That of row i and term k at i * of_row + k * of_term, float32.
         num: Rows that are made.
         count: At least 1.
-        width: D; up to the next multiple of ``LANES`` are numbers that rows of ``terms`` lack or have.
+        width: D; up to the next multiple of ``LANES`` rows of ``terms`` are read and rows of ``out`` written as well.
         out: The rows.
     """
     scales, source, target = _address(factors), _address(terms), _address(out)
