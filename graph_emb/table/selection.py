@@ -22,6 +22,10 @@ Sums = Generator[np.ndarray, np.ndarray, T]
 NONE, SIGN = np.uint64(0), np.uint64(1 << 63)
 DIGIT = 10
 """Bits that a pass looks at: 8 KiB of counts."""
+SAMPLE = 8192
+"""Values that tell where to look, and at most twice as many."""
+BLOCK = 128
+"""Values among which those of a range are looked for one by one, if any is there."""
 LANES = 4
 """Counts of a thread: an addition must wait for the last one at the same place, and neighbours are often alike."""
 
@@ -45,17 +49,20 @@ def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int) -> 
         ids: (P,), int64.
         among: (P,), bool; at least ``num`` of all owners' are.
     """
-    chosen = np.zeros(len(ids), bool)
     if num <= 0:
-        return chosen
-    order = np.ascontiguousarray(ids).view(np.uint64)
-    given = Marked(scores, among)
-    shared, low = yield from _shared_bits(given)
-    cut, rest = yield from _radix(given, num, shared, low)
-    ties = Marked(order, among, SIGN) if not low else given.narrowed(cut, 0, order, SIGN)  # in the order of signed ids
-    last, _ = yield from _radix(ties, rest, *(yield from _shared_bits(ties)))
-    with threads_for(len(ids)) as parts:
-        _choose(scores, order, among, scores.dtype.type(cut), np.uint64(last), chosen, parts)
+        return np.zeros(len(ids), bool)
+    order, given = np.ascontiguousarray(ids).view(np.uint64), Marked(scores, among)
+    _, low = yield from _shared_bits(given.sample())
+    if low == 0:  # most have the same score
+        _, low = yield from _shared_bits(given)
+    if low == 0:
+        chosen, at, _ = yield from _cut(Marked(order, among, SIGN), num)
+    else:
+        chosen, ties, rest = yield from _cut(given, num)
+        of_ties, at, _ = yield from _cut(Marked(order[ties], None, SIGN), rest)
+        chosen[ties[of_ties]] = True
+        at = ties[at]
+    chosen[at] = True
     return chosen
 
 
@@ -63,12 +70,19 @@ class Marked:
     """Values of an owner among which a selection looks.
 
     Args:
-        values: (P,), unsigned, compared as ``values ^ flip``.
-        among: (P,), bool.
+        values: (P,), unsigned, compared as ``values ^ flip``: ids in the order of signed numbers.
+        among: (P,), bool; None: all.
     """
 
-    def __init__(self, values: np.ndarray, among: np.ndarray, flip: np.uint64 = NONE) -> None:
-        self.values, self.among, self.flip = values, among, values.dtype.type(flip)
+    def __init__(self, values: np.ndarray, among: np.ndarray | None, flip: np.uint64 = NONE) -> None:
+        self.values, self.flip = values, values.dtype.type(flip)
+        self.among = np.ones(len(values), bool) if among is None else among
+
+    def sample(self) -> Marked:
+        """Some of the values, at equal distances; few are all taken."""
+        apart = max(1, len(self.values) // SAMPLE)
+        some, among = np.ascontiguousarray(self.values[::apart]), np.ascontiguousarray(self.among[::apart])
+        return Marked(some, among, self.flip)
 
     def bits(self) -> np.ndarray:
         """The bits that are 1 in some, and those that are 0 in some, (2,)."""
@@ -79,21 +93,23 @@ class Marked:
     def digits(self, known: int, low: int, high: int) -> np.ndarray:
         """How many that have ``known``'s bits from ``high`` on have each digit of the bits between, (digits,)."""
         with threads_for(len(self.values)) as parts:
-            counts = np.zeros((parts, LANES, (1 << DIGIT) + 1), np.int64)
-            known = self.values.dtype.type(known)
-            _count_digits(self.values, self.among, self.flip, known, (low, high), counts, parts)
-        return counts.sum(axis=(0, 1))[: 1 << (high - low)]
+            counts = np.zeros((parts, LANES, (1 << (high - low)) + 1), np.int64)
+            _count_digits(self.values, self.among, self.flip, self.values.dtype.type(known), low, counts, parts)
+        return counts.sum(axis=(0, 1))[:-1]
 
-    def narrowed(self, known: int, low: int, taken: np.ndarray, flip: np.uint64) -> Marked:
-        """What ``taken``, (P,), has at the places of those with ``known``'s bits from ``low`` on."""
-        with threads_for(len(self.values)) as parts:
-            out, ends = np.empty_like(taken, order="C"), np.empty(parts, np.int64)
-            known = self.values.dtype.type(known)
-            _narrow(self.values, self.among, self.flip, known, low, taken, out, ends, parts)
-        begins = [part * len(taken) // parts for part in range(parts)]
-        found = [out[begin : begin + num] for begin, num in zip(begins, ends.tolist(), strict=True)]
-        kept = np.concatenate(found) if parts > 1 else found[0]
-        return Marked(kept, np.ones(len(kept), bool), flip)
+    def split(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each is below ``first``, (P,) bool, and the places of those from there to ``last``, (S,)."""
+        num, of = len(self.values), self.values.dtype.type
+        with threads_for(num) as parts:
+            below, places, ends = np.empty(num, bool), np.empty(num, np.int64), np.empty(parts, np.int64)
+            _split(self.values, self.among, self.flip, (of(first), of(last)), below, places, ends, parts)
+        begins = [part * num // parts for part in range(parts)]
+        found = [places[begin : begin + count] for begin, count in zip(begins, ends.tolist(), strict=True)]
+        return below, np.concatenate(found)
+
+    def taken(self, places: np.ndarray) -> Marked:
+        """Those at places, (S,), of marked ones."""
+        return Marked(self.values[places], None, self.flip)
 
 
 def _shared_bits(given: Marked) -> Sums[tuple[int, int]]:
@@ -105,12 +121,47 @@ def _shared_bits(given: Marked) -> Sums[tuple[int, int]]:
     return sum(1 << bit for bit in range(low, len(ones)) if ones[bit]), low
 
 
-def _radix(given: Marked, num: int, found: int, low: int) -> Sums[tuple[int, int]]:
-    """The ``num``-th lowest of all owners' values, and how many of that value are among the ``num``.
+def _cut(given: Marked, num: int) -> Sums[tuple[np.ndarray, np.ndarray, int]]:
+    """Whether each value is below the ``num``-th lowest of all owners', (P,) bool; the places of those that have it,
+    (S,), and how many of all owners' such are among the ``num``.
 
-    Args:
-        found, low: As of ``_shared_bits``.
+    A range in which a sample supposes that value leaves few to look at; where it is not there, it is beside it.
     """
+    first, last = yield from _range(given, num)
+    while True:
+        below, places = given.split(first, last)
+        before, inside = (yield np.array([np.count_nonzero(below), len(places)])).tolist()
+        if before < num <= before + inside:
+            break
+        first, last = (0, first - 1) if num <= before else (last + 1, int(np.iinfo(given.values.dtype).max))
+    some = given.taken(places)
+    if first < last:
+        value, num = yield from _radix(some, num - before)
+        lower, ties = some.split(value, value)
+        below[places[lower]] = True
+        return below, places[ties], num
+    return below, places, num - before
+
+
+def _range(given: Marked, num: int) -> Sums[tuple[int, int]]:
+    """The first and last of the values among which the ``num``-th lowest most likely is."""
+    sample = given.sample()
+    found, low = yield from _shared_bits(sample)
+    high, low = low, max(0, low - DIGIT)
+    counts = yield np.append(sample.digits(found, low, high), np.count_nonzero(given.among))
+    ends, total = np.cumsum(counts[:-1]), int(counts[-1])
+    rank, apart = num / total * int(ends[-1]), 3.0 * float(ends[-1]) ** 0.5
+    start, stop = np.searchsorted(ends, [rank - apart, rank + apart]).tolist()
+    if high == 0:
+        return found, found
+    first = found | start << low if rank > apart else 0
+    last = (found | stop << low) + (1 << low) - 1 if stop < len(ends) else int(np.iinfo(given.values.dtype).max)
+    return first, last
+
+
+def _radix(given: Marked, num: int) -> Sums[tuple[int, int]]:
+    """The ``num``-th lowest of all owners' values, and how many of that value are among the ``num``."""
+    found, low = yield from _shared_bits(given)
     while low:
         high, low = low, max(0, low - DIGIT)
         ends = np.cumsum((yield given.digits(found, low, high)))
@@ -118,7 +169,7 @@ def _radix(given: Marked, num: int, found: int, low: int) -> Sums[tuple[int, int
         num -= int(ends[digit - 1]) if digit else 0
         found |= digit << low
         if low:
-            given = given.narrowed(found, low, given.values, given.flip)
+            given = given.taken(given.split(found, found + (1 << low) - 1)[1])
     return found, num
 
 
@@ -137,55 +188,45 @@ def _bits(values, among, flip, found, parts):
 
 
 @njit(parallel=True, cache=True, nogil=True)
-def _count_digits(values, among, flip, known, bits, counts, parts):
-    """How many of the marked values that agree with ``known`` above the bits [low, high) have each digit of these.
-
-    ``counts``, (W, LANES, digits + 1), is added to; its last one is of the others.
-    """
-    num, low = len(values), np.uint64(bits[0])
-    other = np.uint64(counts.shape[2] - 1)
-    prefix, digits = np.uint64(known) >> low, np.uint64(1) << np.uint64(bits[1] - bits[0])
+def _count_digits(values, among, flip, known, low, counts, parts):
+    """How many of the marked values that agree with ``known`` above the bits of a digit, which begins at the bit
+    ``low``, have each digit; ``counts``, (W, LANES, digits + 1), is added to; its last one is of the others."""
+    num, shift = len(values), np.uint64(low)
+    other, prefix = np.uint64(counts.shape[2] - 1), np.uint64(known) >> shift
     for part in prange(parts):
         some, wanted = values[part * num // parts : (part + 1) * num // parts], among[part * num // parts :]
         of_part, step = counts[part], len(some) // LANES
         for k in range(step):
             for lane in range(LANES):
                 at = k + lane * step
-                away = ((some[at] ^ flip) >> low) ^ prefix
-                of_part[lane, away if wanted[at] & (away < digits) else other] += 1
+                away = ((some[at] ^ flip) >> shift) ^ prefix
+                of_part[lane, away if wanted[at] & (away < other) else other] += 1
         for at in range(LANES * step, len(some)):
-            away = ((some[at] ^ flip) >> low) ^ prefix
-            of_part[0, away if wanted[at] & (away < digits) else other] += 1
+            away = ((some[at] ^ flip) >> shift) ^ prefix
+            of_part[0, away if wanted[at] & (away < other) else other] += 1
 
 
 @njit(parallel=True, cache=True, nogil=True)
-def _narrow(values, among, flip, known, low, taken, out, ends, parts):
-    """What ``taken`` has where marked values agree with ``known`` from the bit ``low`` on, to the begin of each share
-    of ``out``; ``ends``, (W,): how many."""
-    num, shift = len(values), np.uint64(low)
-    prefix = np.uint64(known) >> shift
+def _split(values, among, flip, ends_of_range, below, places, ends, parts):
+    """``below``: whether each is marked and below a range; the places of the marked inside to the begin of each share
+    of ``places``; ``ends``, (W,): how many."""
+    num, (first, last) = len(values), ends_of_range
     for part in prange(parts):
         begin, stop = part * num // parts, (part + 1) * num // parts
-        some, wanted, source, to = values[begin:stop], among[begin:stop], taken[begin:stop], out[begin:stop]
-        end = np.uint64(0)
-        for k in range(len(some)):  # without a jump for each
-            to[end] = source[k]
-            end += np.uint64(wanted[k] & (((some[k] ^ flip) >> shift) == prefix))
+        block, end, to = np.empty(BLOCK, values.dtype), np.uint64(0), places[begin:stop]
+        for start in range(begin, stop, BLOCK):
+            some, wanted = values[start : min(start + BLOCK, stop)], among[start : start + BLOCK]
+            lower, near, any_inside = below[start : start + BLOCK], block[: len(some)], False
+            for k in range(len(some)):  # side by side, for vectors
+                near[k] = some[k] ^ flip
+            for k in range(len(near)):
+                lower[k] = wanted[k] & (near[k] < first)
+                any_inside |= wanted[k] & (near[k] >= first) & (near[k] <= last)
+            if any_inside:
+                for k in range(len(near)):  # without a jump for each
+                    to[end] = start + k
+                    end += np.uint64(wanted[k] & (near[k] >= first) & (near[k] <= last))
         ends[part] = end
-
-
-@njit(parallel=True, cache=True, nogil=True)
-def _choose(scores, order, among, cut, last, chosen, parts):
-    """``chosen``: whether each of the marked is below ``cut``, or is ``cut`` and has an id of at most ``last``."""
-    num = len(scores)
-    for part in prange(parts):
-        begin, stop = part * num // parts, (part + 1) * num // parts
-        some, wanted, to, ids = scores[begin:stop], among[begin:stop], chosen[begin:stop], order[begin:stop]
-        for k in range(len(some)):
-            leaves = some[k] < cut
-            if some[k] == cut:
-                leaves = (ids[k] ^ SIGN) <= last
-            to[k] = wanted[k] & leaves
 
 
 @njit(fastmath={"reassoc", "nsz", "contract"}, **INSIDE)

@@ -14,6 +14,7 @@ import torch
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.core.threads import MOST_THREADS, SERIAL_ROWS
+from graph_emb.table import selection
 from graph_emb.table.growth import Growth
 from graph_emb.table.selection import lowest, summed
 
@@ -41,17 +42,20 @@ SCORES = {
     "norms": lambda rng, num: rng.random(num).view(np.uint64),
     "all bits": lambda rng, num: rng.integers(0, 2**64, num, np.uint64),
     "one": lambda rng, num: np.full(num, 2**63 + 5, np.uint64),
+    "nearly one": lambda rng, num: rng.choice(np.array([3, 5, 6], np.uint64), num, p=[0.02, 0.96, 0.02]),
     "every other number": lambda rng, num: rng.integers(0, 1500, 2 * num).astype(np.uint32)[1::2],
 }
 
 
 @pytest.mark.parametrize("kind", SCORES)
 @pytest.mark.parametrize("rows", [90, 3 * SERIAL_ROWS], ids=["by one thread", "by several"])
+@pytest.mark.parametrize("sample", [selection.SAMPLE, 8], ids=["all seen", "few seen"])
 @pytest.mark.parametrize("owners", [1, 2, 4])
 def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
-    owners: int, rows: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    owners: int, sample: int, rows: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: MOST_THREADS)
+    monkeypatch.setattr(selection, "SAMPLE", sample)
     rng = np.random.default_rng(owners)
     ids = rng.permutation(
         np.concatenate([rng.integers(-(2**63), 2**63 - 1, rows * owners), [-(2**63), -1, 0, 2**63 - 1]])
@@ -60,7 +64,9 @@ def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(
     among = rng.random(len(ids)) < 0.8
     order = sorted((int(s), int(i)) for s, i, free in zip(scores, ids, among, strict=True) if free)
     place = rng.integers(0, max(1, owners - 1), len(ids))  # the last of several has none
-    for num in (0, 1, 7, 40, len(order) // 2, len(order)):
+    middle = order[len(order) // 2][0]
+    edges = (sum(score < middle for score, _ in order), sum(score <= middle for score, _ in order))
+    for num in (0, 1, 7, 40, len(order) // 2, len(order), *edges, edges[0] + 1, min(edges[1] + 1, len(order))):
         group = Owners(owners)
         with ThreadPoolExecutor(owners) as pool:
             jobs = [
