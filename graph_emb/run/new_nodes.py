@@ -191,9 +191,7 @@ def train_new_rows(
     assert start.is_new[num_old:].all()
     both = [start.token] if start.context is None else [start.token, start.context]
     known, new = ([rows[part] for rows in both] for part in (slice(num_old), slice(num_old, None)))
-    # The kernel changes rows past the end of a table in place; steps of those before it go where nobody reads.
-    dropped = [np.zeros_like(rows) for rows in known]
-    tables, outs, far = ((of[0], of[-1]) for of in (known, dropped, new))
+    tables, far = ((of[0], of[-1]) for of in (known, new))
     kernel = Kernel(model, NegativeSampler(sampler.degrees(), model.negative_power, seed=seed))
     per_epoch = sampler.num_walks_per_epoch
     decay = WalkRates(GOING_ON_SHARE * rate_of_sampler(sampler, epochs), epochs * per_epoch)
@@ -210,7 +208,9 @@ def train_new_rows(
                 def part(low: int, high: int, of: NDArray = walks, at: NDArray = index, epoch: int = epoch) -> Any:
                     drawn = kernel.draw(of[low:high], epoch, at[low:high])
                     rates = decay.of(epoch * per_epoch + at[low:high])
-                    return kernel.run(of[low:high], drawn, tables, outs, rates, MOST_CHANGE, at[low:high], far)
+                    return kernel.run(
+                        of[low:high], drawn, tables, tables, rates, MOST_CHANGE, at[low:high], far, frozen=True
+                    )
 
                 in_parts(part, len(walks), pool, threads)
                 moved.update(len(walks))

@@ -74,13 +74,14 @@ def copy_rows(table, far, ids, rows):
 
 
 @njit(**FAST)
-def add_rows(table, far, ids, rows):
-    """Add rows (B, S) to the places from which ``copy_rows`` reads."""
+def add_rows(table, far, ids, rows, frozen):
+    """Add rows (B, S) to the places from which ``copy_rows`` reads; those of a ``frozen`` table stay as they are."""
     for i in range(len(ids)):
         node = ids[i]
         if node < len(table):
-            for d in range(table.shape[1]):
-                table[node, d] += rows[i, d]
+            if not frozen:
+                for d in range(table.shape[1]):
+                    table[node, d] += rows[i, d]
         else:
             for d in range(table.shape[1]):
                 far[node - len(table), d] += rows[i, d]
@@ -175,6 +176,7 @@ def train_walks(
     context_out,
     embedding_far,
     context_far,
+    frozen,
     ramp,
     window,
     block,
@@ -190,6 +192,7 @@ def train_walks(
     With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
     rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and rates -1 it sums up gradients.
     Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
+    With ``frozen`` these alone change.
     No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
     Both sides may be one table. Place i of every walk is of kind kinds[i] and negative n of a block of kind
     drawn_kinds[n]; ``step_factors`` says what kinds and the shares (K,) do. Walk b is number index[b] of its epoch,
@@ -258,8 +261,8 @@ def train_walks(
             shorten_steps(row_steps, tokens[begin:end], width, partners, most, squares)
             partners = mean_square_norm(rows, size, width, squares)
             shorten_steps(output_steps, ids[:count], width, partners, most, squares)
-            add_rows(embedding_out, embedding_far, tokens[begin:end], row_steps)
-            add_rows(context_out, context_far, ids[:count], output_steps)
+            add_rows(embedding_out, embedding_far, tokens[begin:end], row_steps, frozen)
+            add_rows(context_out, context_far, ids[:count], output_steps, frozen)
     return loss, pairs
 
 

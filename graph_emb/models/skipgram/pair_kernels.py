@@ -212,6 +212,6 @@ def train_pairs(
             shorten_steps(row_steps, ids[:size], width, partners, most, squares)
             partners = mean_square_norm(rows, size, width, squares)
             shorten_steps(output_steps, others[:count], width, partners, most, squares)
-            add_rows(embedding, embedding[:0], ids[:size], row_steps)
-            add_rows(context, context[:0], others[:count], output_steps)
+            add_rows(embedding, embedding[:0], ids[:size], row_steps, False)
+            add_rows(context, context[:0], others[:count], output_steps, False)
     return loss, pairs

@@ -220,13 +220,16 @@ class Kernel:
         most: float,
         index: np.ndarray,
         far: Pair | None = None,
+        frozen: bool = False,
     ) -> tuple[float, float]:
         """See ``skipgram_kernels.train_walks``; without ``far`` all rows are in the tables."""
         kinds = self.kinds(walks)
         drawing = (kinds.places, kinds.drawn, kinds.shares(self._config.num_negatives))
         rate = (*drawing, rates, np.float32(most))
         rest = far or (tables[0][:0], tables[1][:0])
-        return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
+        return skipgram_kernels.train_walks(
+            walks, negatives, *tables, *outs, *rest, frozen, *self._blocks, *rate, index
+        )
 
 
 def trainable_in_place(reach: Reach) -> bool:
