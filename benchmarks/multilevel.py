@@ -83,7 +83,7 @@ def run_of(args: argparse.Namespace, levels: Any, work: int, rate: float | None,
     processor = time.process_time() - begin
     findings = family.judge(trained, dataset, progress=False)
     return {
-        "levels": levels, "share": multilevel.SHARE, "work": work, "seed": seed, "lr": family.model.lr,
+        "levels": levels, "share": args.share, "work": work, "seed": seed, "lr": family.model.lr,
         "start_seconds": trained.metrics.get("multilevel_seconds", 0.0), "seconds": trained.metrics["seconds"],
         "processor_seconds": processor, "score": score_of(findings),
     }  # fmt: skip
@@ -120,13 +120,14 @@ def main() -> None:
     parser.add_argument("--gosh-lr", type=float, default=0.035)
     parser.add_argument("--smoothing", type=float, default=0.3, help="GOSH's share of epochs that levels have alike")
     parser.add_argument("--rates", nargs="+", type=float, default=[None], help="default: train.lr auto")
-    parser.add_argument("--share", type=float, default=multilevel.SHARE, help="work of the finest level")
+    parser.add_argument("--share", type=float, help="work of the finest level beside the graph's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--shuffles", type=int, help="of the labels, where the data set has no split")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="lines are added to this file")
     args = parser.parse_args()
-    multilevel.SHARE = args.share
+    if args.share is not None:
+        multilevel.SHARE = dict.fromkeys(multilevel.SHARE, args.share)
     with tempfile.TemporaryDirectory() as folder:
         if args.generated:
             args.dataset = str(Path(folder, f"{args.generated}.npz"))
@@ -149,7 +150,7 @@ def measure(args: argparse.Namespace) -> None:
     for run in runs:
         found = run()
         name = args.generated or args.dataset
-        how = f"{name} {found['levels']!s:14s} share {found['share']:.2f} work {found['work']:4d}"
+        how = f"{name} {found['levels']!s:14s} share {found['share'] or 'default'} work {found['work']:4d}"
         print(
             f"{how} lr {found['lr']:.4f} seed {found['seed']}: {found['start_seconds']:5.1f} + "
             f"{found['seconds']:5.1f} s, processor {found['processor_seconds']:5.1f} s  {found['score']:.2f}",

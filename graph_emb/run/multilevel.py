@@ -43,8 +43,11 @@ from partition import PartitionedGraph
 
 NODES_PER_PART = 10
 """Of the level that is chosen where none is given."""
-SHARE = 0.5
-"""Tokens of the finest level beside those of the graph itself; of each coarser level half as many again."""
+SHARE = {"walks": 0.25, "triples": 0.5}
+"""Work of the finest level beside that of the graph itself; of each coarser level half as much again."""
+SHORTER = 0.7, 0.4
+"""Lengths of token and context rows beside those of their part. A part meets itself and its neighbours more often than
+a node does, so that its rows are longer, and steps of pairs that are told apart already are small."""
 LEVEL: dict[str, Any] = {"multilevel": False, "buckets": 0, "episode_walks": None}
 """What differs of a level's walks or edges: it is small, and may have fewer parts than the graph has buckets."""
 
@@ -70,10 +73,12 @@ class LevelModel:
 
     Attributes:
         nodes: Tables of a row for each node of the level.
+        lengths: Of the rows that nodes below begin with, for each of these tables; 1: as they are.
         others: Those whose rows are the same at every level.
     """
 
     nodes: Sequence[Any]
+    lengths: Sequence[float]
     others: Sequence[DistEmbedding] = ()
 
 
@@ -261,10 +266,10 @@ def start_of(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        return [LevelModel(model.tables)], {"num_walks": num_walks, "lr": result.first_lr}
+        return [LevelModel(model.tables, SHORTER)], {"num_walks": num_walks, "lr": result.first_lr}
 
     coarsen, members = _by_arcs(graph, policy, ranks)
-    return _descended(levels, coarsen, train, members)
+    return _descended(levels, coarsen, train, members, SHARE["walks"])
 
 
 def line_start(
@@ -301,11 +306,11 @@ def line_start(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        models = [LevelModel(model.tables) for model in result.models.values()]
+        models = [LevelModel(model.tables, SHORTER) for model in result.models.values()]
         return models, {"draws_per_edge": draws, "lr": own.first_lr}
 
     coarsen, members = _by_arcs(graph, policy, ranks, inside=False)
-    return _descended(levels, coarsen, train, members)
+    return _descended(levels, coarsen, train, members, SHARE["walks"])
 
 
 def triples_start(
@@ -354,10 +359,10 @@ def triples_start(
         )
         if result.interrupted:
             raise KeyboardInterrupt
-        model = LevelModel([result.model.entity], [result.model.relation])
+        model = LevelModel([result.model.entity], [1.0], [result.model.relation])
         return [model], {"triples": level.graph.num_triples, "epochs": epochs, "lr": recipe.first_lr}
 
-    return _descended(levels, coarsen, train, lambda members: members)
+    return _descended(levels, coarsen, train, lambda members: members, SHARE["triples"])
 
 
 def triples_level(
@@ -412,6 +417,7 @@ def _descended(
     coarsen: Callable[[NDArray[np.integer]], Any],
     train: Callable[[Any, float, list[First] | None], Told],
     by_original: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    share: float,
 ) -> CoarseStart:
     """Train level after level and hand the rows of each model down.
 
@@ -420,6 +426,7 @@ def _descended(
         coarsen: The ``AnyLevel`` of a column of them.
         train: From a level, its work as a share of that of the graph itself, and first rows of each model.
         by_original: From the part of each node in the order of ``levels`` that by original id.
+        share: Of the finest level.
     """
     before: tuple[AnyLevel, list[LevelModel]] | None = None
     report = []
@@ -430,7 +437,7 @@ def _descended(
             up = np.empty(level.num_nodes, np.int64)
             up[level.members] = before[0].members
             first = [_handed_down(model, up) for model in before[1]]
-        models, told = train(level, SHARE / 2 ** (levels.shape[1] - 1 - place), first)
+        models, told = train(level, share / 2 ** (levels.shape[1] - 1 - place), first)
         before, seconds = (level, models), round(time.perf_counter() - begin, 3)
         report.append({"nodes": level.num_nodes, **told, "seconds": seconds})
     assert before is not None  # there is a level at least
@@ -446,6 +453,7 @@ def _handed_down(model: LevelModel, parts: NDArray[np.int64]) -> First:
     shared = [all_rows(table, wanted=True) for table in model.nodes]
     kept = [all_rows(table, wanted=True) for table in model.others]
     transport.barrier()  # every rank stays while another one reads
-    made = [FromParts(rows, parts) for rows in shared if rows is not None]
+    lengths = zip(shared, model.lengths, strict=False)  # one table has token rows alone
+    made = [FromParts(rows * length, parts) for rows, length in lengths if rows is not None]
     made += [FromParts(rows, np.arange(len(rows))) for rows in kept if rows is not None]
     return made[0], made[1] if len(made) > 1 else None

@@ -16,6 +16,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.run import multilevel
 from graph_emb.run.multilevel import level_of, sizes_of, start_of
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walks import WalkSampler
@@ -55,7 +56,7 @@ def test_parts_of_two_owners_are_refused() -> None:
         level_of(whole(graph), np.array([0, 0, 0, 1]), RangeBook([0, 2, 4]), None)
 
 
-def test_nodes_begin_with_both_rows_of_their_part() -> None:
+def test_nodes_begin_with_both_rows_of_their_part_and_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = communities()
     config = config_from(
         {"model": {"name": "deepwalk", "dim": 8, "num_walks": 4}, "dataset": "memory", "train": {"threads": 1}}
@@ -66,17 +67,27 @@ def test_nodes_begin_with_both_rows_of_their_part() -> None:
     def sampler_of(part: PartGraph, num_walks: int) -> WalkSampler:
         return WalkSampler(Graph(part.indptr, part.indices, part.weights, part.directed), num_walks=num_walks, seed=1)
 
-    start = start_of(config, whole(graph), levels, None, None, sampler_of, progress=False)
-    assert [(level["nodes"], level["num_walks"]) for level in start.levels] == [(GROUPS, 30), (40, 12)]
-    assert start.levels[1]["lr"] == 0.025
-    ((token, context),) = start.models
-    assert context is not None
-    for rows in (token, context):
-        first = torch.empty(GROUPS * SIZE, 8)
-        rows.fill_(first, 0)
-        assert (first == first[::6].repeat_interleave(6, dim=0)).all()
-        assert len(first.unique(dim=0)) == 40
-        assert first.norm(dim=1).min() > 0.1
+    def rows_of(levels: np.ndarray) -> list[torch.Tensor]:
+        start = start_of(config, whole(graph), levels, None, None, sampler_of, progress=False)
+        numbers = [(GROUPS, 15), (40, 6)]
+        assert [(level["nodes"], level["num_walks"]) for level in start.levels] == numbers[-levels.shape[1] :]
+        assert levels.shape[1] == 1 or start.levels[1]["lr"] == 0.025
+        found = []
+        for rows in start.models[0]:
+            assert rows is not None
+            found.append(first := torch.empty(GROUPS * SIZE, 8))
+            rows.fill_(first, 0)
+            assert (first == first[::6].repeat_interleave(6, dim=0)).all()
+            assert len(first.unique(dim=0)) == 40
+            assert first.norm(dim=1).min() > 0.1
+        return found
+
+    rows_of(levels)
+    token, context = rows_of(levels[:, 1:])
+    monkeypatch.setattr(multilevel, "SHORTER", (1.0, 1.0))
+    as_trained = rows_of(levels[:, 1:])
+    torch.testing.assert_close(token, 0.7 * as_trained[0])
+    torch.testing.assert_close(context, 0.4 * as_trained[1])
 
 
 def closeness(rows: np.ndarray, nodes: np.ndarray | None = None) -> float:
