@@ -25,7 +25,7 @@ from graph_emb.graph.readers.tables import read_npy
 from graph_emb.models.skipgram.config import MOST_WALKS, GoesOn, LineConfig, PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.fitted_means import fitted_means
-from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.inputs import edge_policy, read_own, read_plain_dataset
 from graph_emb.run.run_folder import read_run
 from graph_emb.table.initializers import FromParts
 from graph_emb.table.neighbour_mean import NeighbourMean
@@ -89,6 +89,7 @@ class OldRun:
                 "than this run did; train with dataset.test_edges, a file"
             )
         rows = next(iter(tables.values()))
+        section.hold(read_own(section))  # for those who grow it
         graph = read_plain_dataset(section, config.seed, **edge_policy(model)).graph
         if not np.array_equal(rows.node_ids, graph.ids_of(np.arange(graph.num_nodes))):
             raise DataError(f"{place}: its rows are of other nodes than those of {section.name}, which has changed")
@@ -205,11 +206,12 @@ def start_of(
 
 def _side_by_side(tables: list[NDArray[np.float32]], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
     """The rows of some nodes in all tables, (B, D) float64, in which they are summed: copied once."""
-    ends = np.cumsum([0, *(table.shape[1] for table in tables)])
-    rows = np.empty((len(nodes), ends[-1]))
-    for table, begin, end in zip(tables, ends[:-1], ends[1:], strict=True):
-        rows[:, begin:end] = table[nodes]
-    return rows
+    wanted, widths = torch.from_numpy(nodes), [table.shape[1] for table in tables]
+    rows = torch.empty((len(nodes), sum(widths)), dtype=torch.float64)
+    for table, columns in zip(tables, rows.split(widths, dim=1), strict=True):
+        columns.copy_(torch.from_numpy(table).index_select(0, wanted))
+    found: NDArray[np.float64] = rows.numpy()
+    return found
 
 
 def cut_walks(model: PlainWalkConfig) -> dict[str, int]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
 
 from graph_emb.core.errors import ConfigError, ShapeError
+from graph_emb.core.listed_sums import sum_listed
 from graph_emb.graph.typed import HeteroGraph
 
 RowsOf = Callable[[np.ndarray], np.ndarray]
@@ -85,8 +85,10 @@ class NeighbourMean:
                 return np.concatenate(reached)[order], np.concatenate(means)[order]
             fresh, starts, counts = np.unique(node[usable], return_index=True, return_counts=True)
             columns, bounds = place[usable], np.append(starts, usable.sum())
-            sums = csr_array((np.ones(len(columns)), columns, bounds), (len(fresh), len(ids))) @ rows
-            ids, rows = fresh, sums / counts[:, None]
+            sums = np.empty((len(fresh), rows.shape[1]))
+            sum_listed(bounds, columns, rows, sums)
+            sums /= counts[:, None]
+            ids, rows = fresh, sums
             reached.append(ids)
             means.append(rows)
             left = ~np.isin(node, fresh)

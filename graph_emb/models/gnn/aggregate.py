@@ -9,48 +9,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from numba import prange
 from torch import Tensor
 
-from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ShapeError
-from graph_emb.core.threads import threads_for
+from graph_emb.core.listed_sums import sum_listed
 from graph_emb.sampling.blocks import BlockEdges
-
-SMALL = 1 << 16
-"""Elements below which one core is faster than waking several."""
-
-
-@njit(cache=True, inline="always")
-def _sum_row(t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    for i in range(rows.shape[1]):
-        out[t, i] = 0.0
-    k, end = indptr[t], indptr[t + 1]
-    while k + 8 <= end:  # the sum stays in registers over eight rows; the order of the additions is that of the rest
-        a, b, c, d = rows[indices[k]], rows[indices[k + 1]], rows[indices[k + 2]], rows[indices[k + 3]]
-        e, f, g, h = rows[indices[k + 4]], rows[indices[k + 5]], rows[indices[k + 6]], rows[indices[k + 7]]
-        for i in range(rows.shape[1]):
-            out[t, i] = out[t, i] + a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i]
-        k += 8
-    for rest in range(k, end):
-        row = indices[rest]
-        for i in range(rows.shape[1]):
-            out[t, i] += rows[row, i]
-
-
-@njit(cache=True, parallel=True)
-def _sum_rows(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """out[t] = sum of rows[indices[k]] for k in indptr[t]:indptr[t + 1]; each t by one thread, in order."""
-    for t in prange(len(indptr) - 1):
-        _sum_row(t, indptr, indices, rows, out)
-
-
-@njit(cache=True)
-def _sum_few_rows(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    for t in range(len(indptr) - 1):
-        _sum_row(t, indptr, indices, rows, out)
 
 
 def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
@@ -58,12 +22,7 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
     if rows.device.type == "cpu":
         rows = rows.contiguous()
         out = rows.new_empty((len(indptr) - 1, rows.shape[1]))
-        arrays = (indptr.numpy(), indices.numpy(), rows.detach().numpy(), out.numpy())
-        if len(indices) * rows.shape[1] < SMALL:
-            _sum_few_rows(*arrays)
-        else:
-            with threads_for(len(indices)):
-                _sum_rows(*arrays)
+        sum_listed(indptr.numpy(), indices.numpy(), rows.detach().numpy(), out.numpy())
         return out
     size = (len(indptr) - 1, rows.shape[0])
     with warnings.catch_warnings():
