@@ -218,7 +218,7 @@ class PageCache:
         frames = self.frames
         number, pages = frames.announce(rows)
         wanted = np.sort(pages[(frames.frame_of[pages] < 0) & (self.in_file[pages] != NEVER)])
-        room = frames.capacity // 2 - int(np.count_nonzero(frames.pinned))
+        room = frames.capacity // 2 - frames.num_pinned
         wanted = wanted[: max(0, room)]
         if not len(wanted):
             return

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, njit
-from graph_emb.table.row_memory import prefetch, prefetch_to_read
+from graph_emb.table.row_memory import aligned, prefetch, prefetch_to_read
 
 NONE, WANTED = -1, -2
 """In place of a frame: the page is not in memory; a call has asked for it and not got it yet."""
 UNKNOWN = np.iinfo(np.int64).max
 """The next use of a page that no announced batch has."""
+RECORD = 32
+"""Bytes of what a call asks of a frame: its stamp, the job that fills it, its next use, flags and the last mark."""
 AHEAD = 16
 """Rows whose place in the map is asked for before it is needed."""
 MOST_COUNT = 15
@@ -56,8 +58,8 @@ class Touched(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _touch(
-    rows: Any, shift: int, frame_of: Any, stamp: Any, now: int, used: Any, top: int, pinned: Any, loading: Any,
-    dirty: Any, write: bool, places: Any, missing: Any,
+    rows: Any, shift: int, frame_of: Any, records: Any, stamp: Any, now: int, used: Any, top: int, pinned: Any,
+    loading: Any, dirty: Any, write: bool, places: Any, missing: Any,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     hits, num, hit_rows, early, job = 0, 0, 0, 0, 0
     mask = (1 << shift) - 1
@@ -67,8 +69,7 @@ def _touch(
         if i + AHEAD < len(rows):
             coming = frame_of[rows[i + AHEAD] >> shift]
             if coming >= 0:
-                prefetch(stamp, coming)
-                prefetch_to_read(loading, coming)
+                prefetch(records, np.int64(coming))
         page = rows[i] >> shift
         frame = frame_of[page]
         if frame >= 0:
@@ -188,7 +189,7 @@ class Frames:
         frame_of: The frame of each page, (num_pages,), or ``NONE``.
         page_of: The page of each frame, (num_frames,), or ``NONE``.
         dirty: Frames whose page is newer than the file.
-        pinned: Frames that a prefetch filled and no call has used.
+        pinned: Frames that a prefetch filled and no call has used; ``num_pinned`` of them.
         loading: The job that fills each frame, 0 when it is known to have ended.
         writing: The job that writes each free frame's last page.
         announced: The batches to come: their rows and distinct pages, oldest first.
@@ -198,18 +199,21 @@ class Frames:
         self.capacity, self.shift, self.policy = capacity, shift, policy
         self.frame_of = np.full(num_pages, NONE, np.int32)
         self.page_of = np.full(num_frames, NONE, np.int64)
-        self.dirty, self.pinned = np.zeros(num_frames, np.bool_), np.zeros(num_frames, np.bool_)
-        self.loading, self.writing = np.zeros(num_frames, np.int64), np.zeros(num_frames, np.int64)
+        # What a call asks of a frame lies together, so that it takes one cache line of each.
+        records = aligned(num_frames * RECORD).view(np.int64).reshape(num_frames, -1)
+        records[:], records[:, 2] = 0, UNKNOWN
+        self._records, flags = records, records.view(np.uint8)[:, 24:]
+        self._stamp, self.loading, self._next_use = records.T[:3]
+        self._used, self.pinned, self.dirty = flags[:, 0], flags[:, 1].view(np.bool_), flags[:, 2].view(np.bool_)
+        self._number, self._marks = 0, records.view(np.int32)[:, 7]  # the last batch to come that has the page
+        self.writing = np.zeros(num_frames, np.int64)
         self.announced: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
-        self.resident = 0
-        self._used, self._stamp = np.zeros(num_frames, np.uint8), np.zeros(num_frames, np.int64)
+        self.resident, self.num_pinned = 0, 0
         self._now, self._hand = 0, np.zeros(1, np.int64)
         self._top = MOST_COUNT if policy == "lfu" else 1
         self._sketch = np.zeros(1 << max(4, (4 * capacity).bit_length()) if policy == "lfu" else 0, np.uint8)
         self._noted = 0
-        self._next_use = np.full(num_frames, UNKNOWN, np.int64)
         self._known = np.empty(0, np.int64)  # frames with a next use
-        self._number, self._marks = 0, np.zeros(num_frames, np.int32)  # the last batch to come that has the page
         self._free = np.arange(num_frames, dtype=np.int64)  # a ring of free frames, oldest first
         self._first, self._num_free = 0, num_frames
 
@@ -224,11 +228,12 @@ class Frames:
         """Begin a call: note the use of the pages of rows, (B,), int64, which fit."""
         self._now += 1
         places, missing = np.empty(len(rows), np.int64), np.empty(min(len(rows), len(self.frame_of)), np.int64)
-        num, *counts = _touch(
-            rows, self.shift, self.frame_of, self._stamp, self._now, self._used, self._top, self.pinned, self.loading,
-            self.dirty, write, places, missing,
+        num, hits, hit_rows, early, job = _touch(
+            rows, self.shift, self.frame_of, self._records, self._stamp, self._now, self._used, self._top, self.pinned,
+            self.loading, self.dirty, write, places, missing,
         )  # fmt: skip
-        return Touched(places, missing[:num], *counts)
+        self.num_pinned -= early
+        return Touched(places, missing[:num], hits, hit_rows, early, job)
 
     def forget(self, missing: np.ndarray) -> None:
         """Take back that pages were asked for, which could not be brought."""
@@ -277,7 +282,8 @@ class Frames:
         self._note_counts(frames)
         self.writing[frames] = np.where(self.dirty[frames], job, 0)
         self.frame_of[pages], self.page_of[frames], self.dirty[frames] = NONE, NONE, False
-        self.pinned[frames], self.loading[frames], self._used[frames] = False, 0, 0
+        self._unpin(frames)
+        self.loading[frames], self._used[frames] = 0, 0
         ring = len(self._free)
         self._free[(self._first + self._num_free + np.arange(len(frames))) % ring] = frames
         self._num_free += len(frames)
@@ -295,6 +301,7 @@ class Frames:
         """Give pages their frames: of this call, or (``pin``) of one to come."""
         self.frame_of[pages], self.page_of[frames] = frames, pages
         self.dirty[frames], self.pinned[frames], self._used[frames] = write, pin, self._counts(pages)
+        self.num_pinned += pin * len(pages)
         self._stamp[frames] = 0 if pin else self._now
         self._next_use[frames] = UNKNOWN
         self.resident += len(pages)
@@ -302,10 +309,16 @@ class Frames:
     def replace(self, frames: np.ndarray, pages: np.ndarray, *, pin: bool) -> None:
         """Give the frames of pages that leave, (N,), to other pages, of which a call to come (``pin``) asks."""
         self._note_counts(frames)
+        self._unpin(frames)
         self.frame_of[self.page_of[frames]] = NONE
         self.frame_of[pages], self.page_of[frames] = frames, pages
         self.dirty[frames], self.pinned[frames], self._used[frames] = False, pin, self._counts(pages)
+        self.num_pinned += pin * len(pages)
         self._stamp[frames], self._next_use[frames] = 0, UNKNOWN
+
+    def _unpin(self, frames: np.ndarray) -> None:
+        self.num_pinned -= int(np.count_nonzero(self.pinned[frames]))
+        self.pinned[frames] = False
 
     def _note_counts(self, frames: np.ndarray) -> None:
         """Keep what ``lfu`` has counted for pages that leave."""
