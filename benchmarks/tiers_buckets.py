@@ -85,7 +85,8 @@ def transfer(options: argparse.Namespace) -> dict[str, Any]:
     seconds = moved = 0.0
     for turn in range(options.rounds):
         held = [ranges[(turn * kept + k) % PARTS] for k in range(kept)]
-        pages.frames.dirty[pages.frames.page_of >= 0] = True  # as after an epoch that touched all rows
+        here = pages.frames.page_of[pages.frames.page_of >= 0]
+        pages.frames.touch(here << pages.frames.shift, write=True)  # as after an epoch that touched all rows
         before = pages.stats
         began = time.perf_counter()
         emb.hold(held)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import StorageError
-from graph_emb.table.tier.frames import Frames
+from graph_emb.table.tier.frames import DIRTY, PINNED, Frames
 from graph_emb.table.tier.kept import KeptPages
 from graph_emb.table.tier.pages import PageLayout
 from graph_emb.table.tier.reader import Transfer
@@ -188,7 +188,7 @@ class PageCache:
     def _resident(self, rows: np.ndarray, write: bool) -> np.ndarray:
         self.check()
         frames, stats = self.frames, self._stats
-        touched = frames.touch(rows, write)
+        touched = frames.touch(rows, write, next(iter(self._jobs), self._number + 1) - 1)
         missing = touched.missing
         try:
             self._wait_through(touched.job)
@@ -261,14 +261,14 @@ class PageCache:
         frames, stats = self.frames, self._stats
         for job in np.unique(frames.loading[leaving]).tolist():
             self._wait(job)
-        old, dirty, stored = frames.page_of[leaving], frames.dirty[leaving], self.in_file[pages] != NEVER
+        old, dirty, stored = frames.page_of[leaving], frames.has(DIRTY, leaving), self.in_file[pages] != NEVER
         self._wait_for_writes(np.concatenate([old[dirty], pages]))
-        stats.prefetched_unused += int(np.count_nonzero(frames.pinned[leaving]))
+        stats.prefetched_unused += int(np.count_nonzero(frames.has(PINNED, leaving)))
         self._number += 1
         self._jobs[self._number] = self.reader.exchange(old, dirty, pages, stored, leaving, self.columns), old[dirty]
         self.in_file[old[dirty]] = ON_ITS_WAY
         frames.replace(leaving, pages, pin=pin)
-        frames.loading[leaving] = self._number
+        frames.load(leaving, self._number)
         stats.evictions += len(old)
         stats.dirty_writes += int(np.count_nonzero(dirty))
         stats.prefetched += int(np.count_nonzero(stored))
@@ -287,8 +287,8 @@ class PageCache:
         frames, stats = self.frames, self._stats
         for job in np.unique(frames.loading[chosen]).tolist():  # a prefetch must not arrive in another page's frame
             self._wait(job)
-        stats.prefetched_unused += int(np.count_nonzero(frames.pinned[chosen]))
-        dirty = chosen[frames.dirty[chosen]]
+        stats.prefetched_unused += int(np.count_nonzero(frames.has(PINNED, chosen)))
+        dirty = chosen[frames.has(DIRTY, chosen)]
         job = self._write(dirty)
         frames.remove(chosen, job)
         stats.evictions += len(chosen)
@@ -317,7 +317,7 @@ class PageCache:
         if stored.any():
             self._number += 1
             self._jobs[self._number] = self.reader.read(pages[stored], targets[stored], self.columns), pages[:0]
-            frames.loading[targets[stored]] = self._number
+            frames.load(targets[stored], self._number)
         job = self._number if stored.any() else 0
         if not stored.all():
             self._fill(pages[~stored], targets[~stored], self.columns)
@@ -429,11 +429,11 @@ class PageCache:
         """Write every dirty page; they stay in memory, clean."""
         self.check()
         frames = self.frames
-        dirty = np.flatnonzero(frames.dirty)
+        dirty = frames.dirty()
         for job in np.unique(frames.loading[dirty]).tolist():
             self._wait(job)
         job = self._write(dirty)
-        frames.dirty[dirty] = False
+        frames.clean(dirty)
         self._wait(job)
         self._wait_for_writes()
 
@@ -442,7 +442,7 @@ class PageCache:
         self.check()
         self._wait_for_writes()
         frames = self.frames
-        dirty = np.flatnonzero(frames.dirty)
+        dirty = frames.dirty()
         for job in np.unique(frames.loading[dirty]).tolist():
             self._wait(job)
         return self.reader.keep(self.in_file == STORED, frames.page_of[dirty], dirty, self.columns)
@@ -473,7 +473,7 @@ class PageCache:
     def changed_pages(self) -> np.ndarray:
         """The pages that have other values than their first ones, or may have, ascending."""
         frames = self.frames
-        return np.union1d(np.flatnonzero(self.in_file), frames.page_of[frames.dirty])
+        return np.union1d(np.flatnonzero(self.in_file), frames.page_of[frames.dirty()])
 
     def close(self) -> None:
         """Wait for what is on its way, and free the lower tier."""

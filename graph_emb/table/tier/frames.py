@@ -21,14 +21,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, njit
-from graph_emb.table.row_memory import aligned, prefetch, prefetch_to_read
+from graph_emb.table.row_memory import prefetch, prefetch_to_read
 
 NONE, WANTED = -1, -2
 """In place of a frame: the page is not in memory; a call has asked for it and not got it yet."""
 UNKNOWN = np.iinfo(np.int64).max
 """The next use of a page that no announced batch has."""
-RECORD = 32
-"""Bytes of what a call asks of a frame: its stamp, the job that fills it, its next use, flags and the last mark."""
+COUNT, PINNED, DIRTY, LOADING, STAMP = np.uint32(15), np.uint32(16), np.uint32(32), np.uint32(64), 8
+"""A frame's word, which is all that a call asks of most frames, so that it meets little memory: bits of its count;
+whether a prefetch filled it and no call has used it, its page is newer than the file, and a job may still fill it; and
+from which bit on the call is told that used it last."""
+FLAGS = np.uint32((1 << STAMP) - 1)
+LAST = 1 << (32 - STAMP)
+"""Calls after which their numbers begin anew."""
 AHEAD = 16
 """Rows whose place in the map is asked for before it is needed."""
 MOST_COUNT = 15
@@ -58,32 +63,34 @@ class Touched(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _touch(
-    rows: Any, shift: int, frame_of: Any, records: Any, stamp: Any, now: int, used: Any, top: int, pinned: Any,
-    loading: Any, dirty: Any, write: bool, places: Any, missing: Any,
+    rows: Any, shift: int, frame_of: Any, words: Any, now: int, top: int, loading: Any, ended: int, write: bool,
+    places: Any, missing: Any,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     hits, num, hit_rows, early, job = 0, 0, 0, 0, 0
-    mask = (1 << shift) - 1
+    mask, written = (1 << shift) - 1, DIRTY if write else np.uint32(0)
     for i in range(len(rows)):
         if i + 2 * AHEAD < len(rows):
             prefetch_to_read(frame_of, rows[i + 2 * AHEAD] >> shift)
         if i + AHEAD < len(rows):
             coming = frame_of[rows[i + AHEAD] >> shift]
             if coming >= 0:
-                prefetch(records, np.int64(coming))
+                prefetch(words, np.int64(coming))
         page = rows[i] >> shift
         frame = frame_of[page]
         if frame >= 0:
-            if stamp[frame] != now:
-                stamp[frame] = now
+            word = words[frame]
+            if (word >> STAMP) != now:
                 hits += 1
-                if used[frame] < top:
-                    used[frame] += 1
-                if pinned[frame]:
-                    pinned[frame] = False
+                if (word & COUNT) < top:
+                    word += np.uint32(1)
+                if word & PINNED:
                     early += 1
-                job = max(job, loading[frame])
-                if write:
-                    dirty[frame] = True
+                if word & LOADING:
+                    if loading[frame] > ended:
+                        job = max(job, loading[frame])
+                    else:
+                        word &= ~LOADING
+                words[frame] = np.uint32(now << STAMP) | (word & (COUNT | DIRTY | LOADING)) | written
             hit_rows += 1
             places[i] = (np.int64(frame) << shift) | (rows[i] & mask)
         else:
@@ -96,15 +103,15 @@ def _touch(
 
 
 @njit(cache=True, nogil=True)
-def _distinct_up_to(rows: Any, shift: int, frame_of: Any, stamp: Any, now: int, most: int) -> bool:
+def _distinct_up_to(rows: Any, shift: int, frame_of: Any, words: Any, now: int, most: int) -> bool:
     """Whether rows lie in at most ``most`` pages; leaves no mark but stamps."""
     found, end = 0, len(rows)
     for i in range(len(rows)):
         page = rows[i] >> shift
         frame = frame_of[page]
         if frame >= 0:
-            if stamp[frame] != now:
-                stamp[frame] = now
+            if (words[frame] >> STAMP) != now:
+                words[frame] = np.uint32(now << STAMP) | (words[frame] & FLAGS)
                 found += 1
         elif frame == NONE:
             frame_of[page] = WANTED
@@ -153,21 +160,20 @@ def _fill_places(rows: Any, shift: int, frame_of: Any, places: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _clock(
-    num: int, hand: Any, page_of: Any, stamp: Any, now: int, used: Any, pinned: Any, next_use: Any, out: Any
-) -> int:
+def _clock(num: int, hand: Any, page_of: Any, words: Any, now: int, next_use: Any, out: Any) -> int:
     """Choose up to ``num`` victims by the hand; chosen ones are stamped, so that none is chosen twice."""
     found, idle = 0, 0
     at, frames = hand[0], len(page_of)
     while found < num and idle < frames:
         frame, at = at, (at + 1) % frames
-        if page_of[frame] < 0 or stamp[frame] == now or pinned[frame] or next_use[frame] != UNKNOWN:
+        word = words[frame]
+        if page_of[frame] < 0 or (word >> STAMP) == now or word & PINNED or next_use[frame] != UNKNOWN:
             idle += 1
-        elif used[frame] > 0:
-            used[frame] -= 1
+        elif word & COUNT:
+            words[frame] = word - np.uint32(1)
             idle = 0
         else:
-            stamp[frame] = now
+            words[frame] = np.uint32(now << STAMP) | (word & FLAGS)
             out[found] = frame
             found += 1
             idle = 0
@@ -188,9 +194,8 @@ class Frames:
     Attributes:
         frame_of: The frame of each page, (num_pages,), or ``NONE``.
         page_of: The page of each frame, (num_frames,), or ``NONE``.
-        dirty: Frames whose page is newer than the file.
-        pinned: Frames that a prefetch filled and no call has used; ``num_pinned`` of them.
-        loading: The job that fills each frame, 0 when it is known to have ended.
+        num_pinned: Frames that a prefetch filled and no call has used.
+        loading: The job that filled each frame last, or does; 0: none did.
         writing: The job that writes each free frame's last page.
         announced: The batches to come: their rows and distinct pages, oldest first.
     """
@@ -199,14 +204,9 @@ class Frames:
         self.capacity, self.shift, self.policy = capacity, shift, policy
         self.frame_of = np.full(num_pages, NONE, np.int32)
         self.page_of = np.full(num_frames, NONE, np.int64)
-        # What a call asks of a frame lies together, so that it takes one cache line of each.
-        records = aligned(num_frames * RECORD).view(np.int64).reshape(num_frames, -1)
-        records[:], records[:, 2] = 0, UNKNOWN
-        self._records, flags = records, records.view(np.uint8)[:, 24:]
-        self._stamp, self.loading, self._next_use = records.T[:3]
-        self._used, self.pinned, self.dirty = flags[:, 0], flags[:, 1].view(np.bool_), flags[:, 2].view(np.bool_)
-        self._number, self._marks = 0, records.view(np.int32)[:, 7]  # the last batch to come that has the page
-        self.writing = np.zeros(num_frames, np.int64)
+        self._words, self._next_use = np.zeros(num_frames, np.uint32), np.full(num_frames, UNKNOWN, np.int64)
+        self.loading, self.writing = np.zeros(num_frames, np.int64), np.zeros(num_frames, np.int64)
+        self._number, self._marks = 0, np.zeros(num_frames, np.int32)  # the last batch to come that has the page
         self.announced: deque[tuple[int, np.ndarray, np.ndarray]] = deque()
         self.resident, self.num_pinned = 0, 0
         self._now, self._hand = 0, np.zeros(1, np.int64)
@@ -221,19 +221,47 @@ class Frames:
         """Whether the pages of rows fit into memory at once."""
         if min(len(rows), len(self.frame_of)) <= self.capacity:
             return True
-        self._now += 1
-        return bool(_distinct_up_to(rows, self.shift, self.frame_of, self._stamp, self._now, self.capacity))
+        self._begin()
+        return bool(_distinct_up_to(rows, self.shift, self.frame_of, self._words, self._now, self.capacity))
 
-    def touch(self, rows: np.ndarray, write: bool) -> Touched:
-        """Begin a call: note the use of the pages of rows, (B,), int64, which fit."""
+    def _begin(self) -> None:
+        """Give a call its number."""
         self._now += 1
+        if self._now == LAST:
+            self._words &= FLAGS
+            self._now = 1
+
+    def touch(self, rows: np.ndarray, write: bool, ended: int = 0) -> Touched:
+        """Begin a call: note the use of the pages of rows, (B,), int64, which fit.
+
+        Args:
+            ended: The jobs up to this one have ended.
+        """
+        self._begin()
         places, missing = np.empty(len(rows), np.int64), np.empty(min(len(rows), len(self.frame_of)), np.int64)
         num, hits, hit_rows, early, job = _touch(
-            rows, self.shift, self.frame_of, self._records, self._stamp, self._now, self._used, self._top, self.pinned,
-            self.loading, self.dirty, write, places, missing,
+            rows, self.shift, self.frame_of, self._words, self._now, self._top, self.loading, ended, write, places,
+            missing,
         )  # fmt: skip
         self.num_pinned -= early
         return Touched(places, missing[:num], hits, hit_rows, early, job)
+
+    def has(self, flag: np.uint32, frames: np.ndarray) -> np.ndarray:
+        """Which of some frames have a flag of their word."""
+        return (self._words[frames] & flag) != 0
+
+    def dirty(self) -> np.ndarray:
+        """The frames whose page is newer than the file, ascending."""
+        return np.flatnonzero(self._words & DIRTY)
+
+    def clean(self, frames: np.ndarray) -> None:
+        """Note that the pages of frames are on their way to the file."""
+        self._words[frames] &= ~DIRTY
+
+    def load(self, frames: np.ndarray, job: int) -> None:
+        """Note the job that fills frames."""
+        self.loading[frames] = job
+        self._words[frames] |= LOADING
 
     def forget(self, missing: np.ndarray) -> None:
         """Take back that pages were asked for, which could not be brought."""
@@ -253,13 +281,11 @@ class Frames:
         if self.policy == "lookahead":
             self._note_next_uses()
         chosen = np.empty(num, np.int64)
-        found = _clock(
-            num, self._hand, self.page_of, self._stamp, self._now, self._used, self.pinned, self._next_use, chosen
-        )
+        found = _clock(num, self._hand, self.page_of, self._words, self._now, self._next_use, chosen)
         if found < num:
-            able = (self.page_of >= 0) & (self._stamp != self._now)
+            able = (self.page_of >= 0) & (self._words >> STAMP != self._now)
             if later_than >= 0:
-                able &= ~self.pinned & (self._next_use > later_than)
+                able &= ((self._words & PINNED) == 0) & (self._next_use > later_than)
             frames = np.flatnonzero(able)
             frames = frames[np.argsort(-self._next_use[frames], kind="stable")][: num - found]
             chosen[found : found + len(frames)] = frames
@@ -280,10 +306,10 @@ class Frames:
         """Let the pages of frames go; dirty ones are written by a job, after which their frames are free."""
         pages = self.page_of[frames]
         self._note_counts(frames)
-        self.writing[frames] = np.where(self.dirty[frames], job, 0)
-        self.frame_of[pages], self.page_of[frames], self.dirty[frames] = NONE, NONE, False
-        self._unpin(frames)
-        self.loading[frames], self._used[frames] = 0, 0
+        self.writing[frames] = np.where(self.has(DIRTY, frames), job, 0)
+        self.num_pinned -= int(np.count_nonzero(self.has(PINNED, frames)))
+        self.frame_of[pages], self.page_of[frames] = NONE, NONE
+        self._words[frames], self.loading[frames] = self._words[frames] & ~FLAGS, 0
         ring = len(self._free)
         self._free[(self._first + self._num_free + np.arange(len(frames))) % ring] = frames
         self._num_free += len(frames)
@@ -300,36 +326,30 @@ class Frames:
     def insert(self, pages: np.ndarray, frames: np.ndarray, *, write: bool, pin: bool) -> None:
         """Give pages their frames: of this call, or (``pin``) of one to come."""
         self.frame_of[pages], self.page_of[frames] = frames, pages
-        self.dirty[frames], self.pinned[frames], self._used[frames] = write, pin, self._counts(pages)
+        self._words[frames] = self._counts(pages) | np.uint32(DIRTY * write | (PINNED if pin else self._now << STAMP))
         self.num_pinned += pin * len(pages)
-        self._stamp[frames] = 0 if pin else self._now
         self._next_use[frames] = UNKNOWN
         self.resident += len(pages)
 
     def replace(self, frames: np.ndarray, pages: np.ndarray, *, pin: bool) -> None:
         """Give the frames of pages that leave, (N,), to other pages, of which a call to come (``pin``) asks."""
         self._note_counts(frames)
-        self._unpin(frames)
+        self.num_pinned += pin * len(pages) - int(np.count_nonzero(self.has(PINNED, frames)))
         self.frame_of[self.page_of[frames]] = NONE
         self.frame_of[pages], self.page_of[frames] = frames, pages
-        self.dirty[frames], self.pinned[frames], self._used[frames] = False, pin, self._counts(pages)
-        self.num_pinned += pin * len(pages)
-        self._stamp[frames], self._next_use[frames] = 0, UNKNOWN
-
-    def _unpin(self, frames: np.ndarray) -> None:
-        self.num_pinned -= int(np.count_nonzero(self.pinned[frames]))
-        self.pinned[frames] = False
+        self._words[frames] = self._counts(pages) | np.uint32(PINNED * pin)
+        self._next_use[frames] = UNKNOWN
 
     def _note_counts(self, frames: np.ndarray) -> None:
         """Keep what ``lfu`` has counted for pages that leave."""
         if self.policy == "lfu":
             slots = self._slots(self.page_of[frames])
-            self._sketch[slots] = np.maximum(self._sketch[slots], self._used[frames])
+            self._sketch[slots] = np.maximum(self._sketch[slots], self._words[frames] & COUNT)
 
     def _counts(self, pages: np.ndarray) -> Any:
         """What pages that come begin with."""
         if self.policy != "lfu":
-            return 1
+            return np.uint32(1)
         slots = self._slots(pages)
         counts = self._sketch[slots]
         self._sketch[slots] = np.minimum(counts + 1, MOST_COUNT)
@@ -337,7 +357,7 @@ class Frames:
         if self._noted >= 8 * self.capacity:
             self._sketch >>= 1
             self._noted = 0
-        return counts
+        return counts.astype(np.uint32)
 
     def _slots(self, pages: np.ndarray) -> np.ndarray:
         """Where the sketch counts pages."""

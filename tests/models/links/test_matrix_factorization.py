@@ -129,7 +129,7 @@ def test_rows_in_a_file_are_those_of_a_training_in_memory(
     stats, frames = table.cache_stats(), table.shard._pages.frames  # type: ignore[attr-defined]
     assert stats.dirty_writes > 0
     assert not frames.announced
-    assert not frames.pinned.any()
+    assert frames.num_pinned == 0
     if batch_size == 4:
         assert stats.prefetched > 5 * stats.prefetched_unused, "a batch asks for the rows that it announced"
 
