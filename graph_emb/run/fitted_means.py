@@ -71,13 +71,21 @@ def fitted_means(
     with threadpool_limits(1, "blas"):
         added = _ridge(inputs, trained - own)
         found = np.log(np.maximum(np.diff(_old_neighbours(graph, is_new, nodes).indptr), 1)).clip(low, high)
-        led: NDArray[np.float64] = means + _inputs(means[:, read], found - middle) @ added
-    return led
+        led = _mapped(means[:, read].astype(np.float32), (found - middle).astype(np.float32), added.astype(np.float32))
+    return means + led
 
 
 def _inputs(means: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """What the map reads of nodes with these means, (B, F / 2), and logarithms of numbers of neighbours, (B,)."""
     return np.concatenate([means, means * logs[:, None]], axis=1)
+
+
+def _mapped(means: NDArray[np.float32], logs: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The map of ``_inputs``, which are not made, (B, D)."""
+    found = means @ added[means.shape[1] :]
+    found *= logs[:, None]
+    found += means @ added[: means.shape[1]]
+    return found
 
 
 def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
