@@ -106,7 +106,9 @@ class KeptPages:
         buffer = aligned(max(BUFFER_BYTES, held.shape[1]))
         whole = np.array([(held.ctypes.data, held.shape[1], 0)], np.int64)
         numbers = pages.astype(np.int64), at
-        found: tuple[int, int] = transfer(file.descriptor, *numbers, whole, held.shape[1], buffer, False, file.direct)
+        found: tuple[int, int] = transfer(
+            file.descriptor, *numbers, whole, held.shape[1], buffer, False, file.direct, 0
+        )
         return found
 
     def _check(self, number: int, offset: int, file: PageFile | SideFile) -> None:

@@ -1,7 +1,8 @@
 """Transfers of pages between a file and the arrays of the frames, by threads that leave the interpreter lock alone.
 
-Each thread takes a share of the sorted pages; neighbours become one call of ``pread`` or ``pwrite`` into an aligned
-buffer, whose sections are copied from or to the frames. A batch of transfers is waited for as a whole.
+Each thread takes a share of the sorted pages; neighbours become one request from or to an aligned buffer, whose
+sections are copied from or to the frames. All requests of a buffer are on their way at once where the kernel has a
+queue for the thread, else one after the other. A batch of transfers is waited for as a whole.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from graph_emb.core.errors import StorageError
 from graph_emb.table.tier.kept import KeptPages, SideFile
-from graph_emb.table.tier.moves import BUFFER_BYTES, reason_of, transfer
+from graph_emb.table.tier.moves import BUFFER_BYTES, close_queue, opened_queue, reason_of, transfer
 from graph_emb.table.tier.pages import PageFile, PageLayout, aligned
 
 NUM_THREADS = 8
-LEAST_PAGES = 4
-"""Of a share: fewer are not worth another thread."""
+LEAST_PAGES = 32, 4
+"""Of a share, with a queue and without one: fewer are not worth another thread."""
 
 
 class Transfer:
@@ -67,7 +68,8 @@ class PageReader:
     def __init__(self, file: PageFile, num_threads: int = NUM_THREADS) -> None:
         self.file, self._num_threads = file, num_threads
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix=f"rows of {file.table}")
-        self._buffers: list[np.ndarray] = []
+        self._own = [self._buffer_and_queue()]  # of threads that rest
+        self._least = LEAST_PAGES[0 if self._own[0][1] else 1]
         self.bytes_read = self.bytes_written = 0
         self.seconds = 0.0
         self._side: SideFile | None = None
@@ -170,7 +172,7 @@ class PageReader:
 
     def _in_shares(self, num: int, move: Callable[[int, int], tuple[int, int]], word: str) -> Transfer:
         """Let threads move the pages [low, high) of num each."""
-        shares = max(1, min(self._num_threads, num // LEAST_PAGES))
+        shares = max(1, min(self._num_threads, num // self._least))
         cuts = np.arange(shares + 1) * num // shares
         parts = [self._pool.submit(move, int(a), int(b)) for a, b in pairwise(cuts)]
         return Transfer(self.file.table, str(self.file.path), parts, word)
@@ -218,17 +220,26 @@ class PageReader:
     ) -> tuple[int, int]:
         """Move pages of one file."""
         page_bytes = self.file.layout.page_bytes
-        buffer = self._buffers.pop() if self._buffers else aligned(max(BUFFER_BYTES, page_bytes))
+        own = self._own.pop() if self._own else self._buffer_and_queue()
+        buffer, queue = own
         numbers = pages.astype(np.int64), frames.astype(np.int64)
-        found: tuple[int, int] = transfer(file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct)
-        self._buffers.append(buffer)
+        found: tuple[int, int] = transfer(
+            file.descriptor, *numbers, sections, page_bytes, buffer, write, file.direct, queue
+        )
+        self._own.append(own)
         return found
+
+    def _buffer_and_queue(self) -> tuple[np.ndarray, int]:
+        """Of a thread; calls that go through the memory of the system wait in any case."""
+        return aligned(max(BUFFER_BYTES, self.layout.page_bytes)), opened_queue() if self.file.direct else 0
 
     def close(self) -> None:
         """End the threads and delete the file, when pages that are kept were read. May be repeated."""
         if self._kept is not None:
             self._kept.wait_until_closed()
         self._pool.shutdown()
+        while self._own:
+            close_queue(self._own.pop()[1])
         if self._side is not None:
             self._side.close()
         self.file.close()
