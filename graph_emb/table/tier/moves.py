@@ -101,7 +101,7 @@ def transfer(
     """
     at = buffer.ctypes.data
     room = max(1, len(buffer) // page_bytes)
-    firsts, counts = np.empty(DEPTH + 1, np.int64), np.zeros(DEPTH, np.int64)
+    counts = np.zeros(DEPTH, np.int64)
     requests, events = np.zeros((DEPTH, 8), np.int64), np.empty((DEPTH, 4), np.int64)
     pointers = np.int64(requests.ctypes.data) + 64 * np.arange(DEPTH)
     low = 0
@@ -111,12 +111,10 @@ def transfer(
             first, high = high, high + 1
             while high < len(pages) and high - low < room and pages[high] == pages[high - 1] + 1:
                 high += 1
-            firsts[num] = first
             requests[num, 0], requests[num, 2] = num, (1 if write else 0) | (np.int64(file) << 32)
             requests[num, 3], requests[num, 4] = at + (first - low) * page_bytes, (high - first) * page_bytes
             requests[num, 5] = BLOCK + pages[first] * page_bytes
             num += 1
-        firsts[num] = high
         if write:
             for k in range(low, high):
                 _copy_sections(at + (k - low) * page_bytes, frames[k], sections, False)

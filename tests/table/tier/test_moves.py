@@ -67,12 +67,14 @@ def test_pages_lie_where_they_belong(file: int, queue: int, share: float, room: 
     assert not np.delete(found, others, axis=1).any()
 
 
-@pytest.mark.parametrize("kept", [50.0, 50.5])
-def test_the_end_of_the_file_is_told(file: int, queue: int, kept: float) -> None:
-    memory = np.zeros((2, NUM, PAGE // 2), np.uint8)
-    os.truncate(f"/proc/self/fd/{file}", BLOCK + int(kept * PAGE))
-    pages = np.arange(0, NUM, 2)
-    assert moved(file, pages, pages, memory, False, queue) == (SHORT, BLOCK + int(kept * PAGE))
+@pytest.mark.parametrize("rest", [0, PAGE // 2, SECTOR + 188])
+@pytest.mark.parametrize("last", [26, NUM // 2])
+def test_the_end_of_the_file_is_told(file: int, queue: int, last: int, rest: int) -> None:
+    """Whether one page of a buffer is behind it, whose request ends before those in front of it, or nearly all are."""
+    memory, end = np.zeros((2, NUM, PAGE // 2), np.uint8), BLOCK + 50 * PAGE + rest
+    os.truncate(f"/proc/self/fd/{file}", end)
+    pages = np.arange(0, NUM, 2)[:last]
+    assert moved(file, pages, pages, memory, False, queue, 32) == (SHORT, end)
     assert moved(file, pages[:25], pages[:25], memory, False, queue) == (0, 0)
 
 
