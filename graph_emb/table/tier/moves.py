@@ -122,7 +122,7 @@ def transfer(
             _asked(queue, requests, pointers, events, num, counts)
         for n in range(num):
             here, want, start = requests[n, 3], requests[n, 4], requests[n, 5]
-            done = max(0, counts[n]) // SECTOR * SECTOR
+            done = max(0, counts[n])
             number, offset = _finished(file, write, direct, here, start, want, done)
             if number != 0:
                 return number, offset
