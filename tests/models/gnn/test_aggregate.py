@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graph_emb.core import listed_sums
 from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn import aggregate
 from graph_emb.sampling.blocks import BlockEdges
@@ -24,7 +25,7 @@ def dense(e: BlockEdges) -> torch.Tensor:
 
 @pytest.mark.parametrize("small", [0, 1 << 30], ids=["all cores", "one core"])
 def test_sums_and_gradients_are_those_of_a_dense_product(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregate, "SMALL", small)
+    monkeypatch.setattr(listed_sums, "SMALL", small)
     e, rows = edges(), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(aggregate.sum_neighbours(rows, e), dense(e) @ rows)
     degrees = dense(e).sum(1, keepdim=True).clamp(min=1)
@@ -47,7 +48,7 @@ def test_a_gpu_has_the_same_sums_and_gradients() -> None:
 
 @pytest.mark.parametrize("small", [0, 1 << 30], ids=["all cores", "one core"])
 def test_rows_are_added_one_after_the_other_at_any_degree(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregate, "SMALL", small)
+    monkeypatch.setattr(listed_sums, "SMALL", small)
     degrees = torch.arange(27)  # sums of eight at a time, and what remains
     num_edges = int(degrees.sum())
     generator = torch.Generator().manual_seed(0)
