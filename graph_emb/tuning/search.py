@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -477,7 +478,7 @@ def _work(job: _Search, held: Any, until: float | None, told: Connection) -> Non
         told.send(error)
         return
     if interrupted:
-        os._exit(INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def ranges_of(texts: list[str]) -> dict[str, Range]:

@@ -49,14 +49,18 @@ def optuna() -> Any:
 def check_arguments(out: object, trials: object, jobs: object, hours: object, metric: object, search: object) -> None:
     """Raise a ConfigError unless these arguments of ``tune`` are of their kinds."""
     check_out(out)
-    counts = all(isinstance(count, Integral) and not isinstance(count, bool) and count >= 1 for count in (trials, jobs))
-    timed = hours is None or (isinstance(hours, Real) and not isinstance(hours, bool) and hours > 0)
+    counts = all(_is_above_0(count, Integral) for count in (trials, jobs))
+    timed = hours is None or _is_above_0(hours, Real)
     if not counts or not timed:
         raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
     if not isinstance(metric, str) or (metric != "valid" and not metric.startswith("valid.")):
         raise ConfigError(f"metric {metric!r}: a search compares validation values; write valid, or such as valid.mrr")
     if search is not None and not isinstance(search, Mapping):
         raise ConfigError(f"search={search!r} is no mapping; give ranges by setting: {{'window': one_of(2, 5)}}")
+
+
+def _is_above_0(value: Any, kind: type) -> bool:
+    return not isinstance(value, bool) and isinstance(value, kind) and bool(np.asarray(value) > 0)
 
 
 class FileLock:
