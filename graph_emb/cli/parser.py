@@ -64,6 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if command == ["train"] and {"-h", "--help"} & set(words):
         leaves["train"].epilog = _epilog_of(words)
     args, rest = parser.parse_known_args(argv)
+    _refuse_empty_words(args, leaves)
     overrides = [word for word in rest if "=" in word and args.command in (*TRAINS, "eval run")]
     unexpected = [word for word in rest if word not in overrides]
     if unexpected:
@@ -73,6 +74,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if args.command in TRAINS and args.model and "=" in args.model:
         args.overrides, args.model = [args.model, *overrides], None  # train --config FILE key=value
     return args
+
+
+def _refuse_empty_words(args: argparse.Namespace, leaves: dict[str | None, Parser]) -> None:
+    """``--out "$PLACE"`` of a shell where PLACE is not set would be the default, and a path the current folder."""
+    for dest, name in leaves[args.command].names().items() if args.command else ():
+        value = getattr(args, dest, None)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise ConfigError(f"{name} is empty; give a value or leave it out")
 
 
 def _epilog_of(words: list[str]) -> str:

@@ -166,8 +166,11 @@ def write_file(path: Path, write: Callable[[OutputFile], object]) -> tuple[int, 
 
 
 def write_text(path: Path, text: str) -> tuple[int, str]:
-    """``write_file`` of a text: for folders that are still hidden, where nobody reads yet."""
-    return write_file(path, lambda stream: stream.write(text.encode()))
+    """``write_file`` of a text: for folders that are still hidden, where nobody reads yet.
+
+    The name of a file may hold bytes that are no UTF-8; they are written as escapes.
+    """
+    return write_file(path, lambda stream: stream.write(text.encode(errors="backslashreplace")))
 
 
 def sha256_of(path: Path) -> str:

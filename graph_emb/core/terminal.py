@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError, unknown_name
 
@@ -24,7 +24,10 @@ BAD_INPUT, PEER_LOST, INTERRUPTED = 2, 3, 130
 """Exit codes. Whoever lost a peer did nothing wrong: a launcher looks for another one to blame, and may start again."""
 SILENT_S = 2.0
 """A read that ends within this many seconds shows nothing."""
+AGAIN_S = 0.1
+"""Seconds until a signal that Python dropped is sent once more."""
 _GIGABYTE = 1 << 30
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Advance = Callable[[int], None]
 _shown: list[bool] = []
 """Whether notes are shown, innermost last; of the process, as kernels are compiled in any of its threads."""
@@ -49,6 +52,11 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """Every option of this parser."""
         return list(self._option_string_actions)
+
+    def names(self) -> dict[str, str]:
+        """How a message names each argument, by its attribute."""
+        named = {action.dest: str(action.metavar or action.dest) for action in self._actions}
+        return named | {action.dest: flag for flag, action in self._option_string_actions.items()}
 
 
 def end_at_once(code: int) -> NoReturn:
@@ -79,6 +87,7 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is shown escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -89,36 +98,114 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
         return KeyboardInterrupt()
 
     stops = [signal.SIGTERM]  # a scheduler's, which keeps what was trained, as Ctrl-C does
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that closes; nohup ignores it
+        stops.append(signal.SIGHUP)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
         stops.append(signal.SIGINT)
-    with warnings.catch_warnings(), raising(note, *stops):
+    with warnings.catch_warnings(), raising(note, *stops), _raised_again(noted):
         if not debug:  # warnings of the libraries below us are for developers; ours stay
             warnings.simplefilter("ignore")
             warnings.filterwarnings("default", module=r"(graph_emb|partition)(\..*)?$")
-            warnings.showwarning = lambda message, *_, **__: print(f"{prog}: warning: {message}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_, **__: tell(f"{prog}: warning: {message}")
         try:
+            _check_current_folder()
             code = run(words)
-            sys.stdout.flush()  # here, where a reader that has left is no error
+            _flush_output()  # here, where a reader that has left is no error
             return code
         except BrokenPipeError:  # the reader of our output, such as head, has left
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop(sys.stdout)
             return 0
         except (GraphEmbError, OSError, MemoryError) as error:
             if debug:
                 traceback.print_exc()
-            print(f"{prog}: error: {one_line(error, when_out_of_memory)}", file=sys.stderr)
+            tell(f"{prog}: error: {one_line(error, when_out_of_memory)}")
             return code_of(error)
         except (KeyboardInterrupt, Exception) as error:
             allocation = _TORCHS_ALLOCATION.search(str(error)) if isinstance(error, RuntimeError) else None
             if allocation is not None and not debug:
                 told = one_line(MemoryError(allocation.group()), when_out_of_memory)
-                print(f"{prog}: error: {told}", file=sys.stderr)
+                tell(f"{prog}: error: {told}")
                 return BAD_INPUT
             # an import turns Ctrl-C into an ImportError or a SystemError
             if isinstance(error, KeyboardInterrupt) or (noted and not debug):
-                print(f"{prog}: interrupted", file=sys.stderr)
+                tell(f"{prog}: interrupted")
                 return INTERRUPTED
             raise
+
+
+@contextmanager
+def _raised_again(noted: list[int]) -> Iterator[None]:
+    """Send a signal once more whose KeyboardInterrupt Python drops: it rose in a finalizer or a callback of C.
+
+    Args:
+        noted: The signals that came.
+    """
+    before = sys.unraisablehook
+
+    def hook(dropped: Any) -> None:
+        if not noted or not issubclass(dropped.exc_type, KeyboardInterrupt):
+            before(dropped)
+            return
+        main = threading.main_thread().ident
+        again = threading.Timer(AGAIN_S, signal.pthread_kill, (main, noted[-1]))  # here it would be dropped again
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _open_missing_streams() -> None:
+    """Give the null device to standard streams that are closed: the next file opened would get what is printed."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+            stream = open(os.devnull, mode)  # noqa: SIM115 - for good; a file that was opened meanwhile has the number
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            stream = open(number, mode, closefd=False)  # noqa: SIM115 - for good
+        setattr(sys, name, stream)
+
+
+def _check_current_folder() -> None:
+    """A folder that was removed under a shell: relative names mean nothing there, and libraries end the process."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was removed; cd to one that is there") from None
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            _drop(sys.stdout)
+            error.filename = "standard output"
+        raise
+
+
+def _drop(stream: TextIO) -> None:
+    """Drop what is still to be written to a stream that fails; the interpreter's end would try, and fail, once more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def tell(text: str) -> None:
+    """A line on standard error; one that is full, or whose terminal is gone, ends nothing."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
 
 
 def code_of(error: BaseException) -> int:
@@ -140,7 +227,7 @@ def one_line(error: BaseException, when_out_of_memory: str) -> str:
 def say(args: argparse.Namespace, text: str) -> None:
     """A line for the person at the terminal, kept out of the results on stdout."""
     if not args.quiet:
-        print(text, file=sys.stderr)
+        tell(text)
 
 
 @contextmanager
@@ -156,7 +243,7 @@ def notes_shown(shown: bool) -> Iterator[None]:
 def note(text: str) -> None:
     """A line for whoever waits, such as why the first start is slow; programs without a terminal are left in peace."""
     if _shown[-1] if _shown else sys.stderr.isatty():
-        print(f"graph-emb: {text}", file=sys.stderr, flush=True)
+        tell(f"graph-emb: {text}")
 
 
 def listed(text: str) -> list[str]:
@@ -225,7 +312,7 @@ class _Deferral:
         """Note signals from here on; a signal that nobody handles in Python keeps its effect."""
         if self._before or self.pressed.is_set():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOPS:
             if callable(signal.getsignal(number)):
                 self._before[number] = signal.signal(number, self._press)
 
@@ -316,8 +403,7 @@ def postponed_interrupts() -> Iterator[None]:
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        stops: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-        before = {number: handler for number in stops if callable(handler := signal.getsignal(number))}
+        before = {number: handler for number in _STOPS if callable(handler := signal.getsignal(number))}
     for number in before:
         signal.signal(number, note)
     try:

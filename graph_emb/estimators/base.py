@@ -17,7 +17,7 @@ from scipy import sparse
 from typing_extensions import Self
 
 from graph_emb.config import MODELS, RunConfig, config_text
-from graph_emb.core.errors import ConfigError, LackingError, ModeError, ShapeError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, LackingError, ModeError, ShapeError, unknown_name
 from graph_emb.core.notebook import card
 from graph_emb.estimators.parameters import Transformer
 from graph_emb.evaluate.nearest import NearestNeighbors
@@ -35,6 +35,8 @@ from graph_emb.run.scores import scores_of
 
 OF_RUNS = ("seed", "train.threads", "train.device", "output.context")
 """Fields of a run, by path, that change rows and are no settings of a model."""
+_NO_NUMBERS = "mMV"
+"""Kinds of numpy's types, times and records, that scikit-learn's checks fall over and readers refuse."""
 
 
 class GraphEstimator(Transformer, ABC):
@@ -287,7 +289,7 @@ class GraphEstimator(Transformer, ABC):
 
     def _checked_array(self, graph: Any, *, reset: bool) -> Any:
         """Arrays, lists of rows and sparse matrices as scikit-learn checks them; anything else as it is."""
-        if is_matrix(graph):
+        if is_matrix(graph) and getattr(getattr(graph, "dtype", None), "kind", "f") not in _NO_NUMBERS:
             from sklearn.utils.validation import check_non_negative, validate_data
 
             graph = validate_data(self, graph, accept_sparse=("coo", "csr", "csc"), reset=reset)
@@ -340,6 +342,7 @@ def as_names(nodes: Any) -> NDArray[Any]:
 
     Raises:
         ShapeError: a single value.
+        DataError: an integer outside int64.
     """
     if hasattr(nodes, "dtype") and np.asarray(nodes).dtype.kind in "iu" and np.ndim(nodes):
         return np.asarray(nodes)
@@ -348,6 +351,10 @@ def as_names(nodes: Any) -> NDArray[Any]:
     except TypeError:
         raise ShapeError(f"{nodes!r} is one value; give ids of nodes, shape (Q,), such as [{nodes!r}]") from None
     if all(isinstance(node, int | np.integer) and not isinstance(node, bool) for node in listed):
+        limits = np.iinfo(np.int64)
+        for node in listed:
+            if not limits.min <= node <= limits.max:
+                raise DataError(f"nodes: id {node} is outside [{limits.min}, {limits.max}]; pass such ids as strings")
         return np.array(listed, np.int64)
     return np.array([str(node) for node in listed])
 

@@ -211,7 +211,9 @@ MatrixFactorization = LinkEstimator.of("MatrixFactorization", "mf")
 
 
 def _typed(names: Sequence[str]) -> NDArray[Any]:
-    """Names of classes, (C,); as integers where all are."""
+    """Names of classes, (C,); as integers where all are, or as truth values."""
+    if {*names} <= {"False", "True"}:
+        return np.array([name == "True" for name in names])
     whole = all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names)
     return np.array(names, np.int64 if whole else str)
 
@@ -219,21 +221,36 @@ def _typed(names: Sequence[str]) -> NDArray[Any]:
 def labels_of(y: Any, num_nodes: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Classes as numbers, shape (N,), -1 where unknown; and their names in order.
 
+    Whole numbers are named as integers, also where a missing class, NaN, made them floats.
+
     Raises:
         ShapeError: not one class for each node.
     """
-    values = np.asarray(y)
+    try:
+        values = np.asarray(y)
+    except ValueError:
+        raise ShapeError(
+            f"y holds lists of several lengths; give one class, or -1, for each node: {num_nodes}"
+        ) from None
     if values.dtype.kind == "U" and not hasattr(y, "dtype"):  # in which numpy wrote -1 and NaN as text
         values = np.array([*y, None], object)[:-1]
     if values.shape != (num_nodes,):
         raise ShapeError(f"y has shape {values.shape}; give a class, or -1, for each of the {num_nodes} nodes")
-    missing = (None, -1, "")
-    known = np.array([value == value and value not in missing for value in values.tolist()])  # NaN differs from itself
+    known = np.array([not _is_missing(value) for value in values.tolist()], bool)
     given = values[known]
+    if given.dtype.kind == "f" and (given == np.rint(given)).all() and (np.abs(given) < 2**53).all():
+        given = given.astype(np.int64)
     names, codes = np.unique(given.astype(str) if given.dtype.kind == "O" else given, return_inverse=True)
     classes = np.full(num_nodes, -1, np.int64)
     classes[known] = codes
     return classes, tuple(map(str, names.tolist()))
+
+
+def _is_missing(value: Any) -> bool:
+    """NaN and NaT differ from themselves; pandas' NA says neither yes nor no."""
+    if type(value).__name__ == "NAType":
+        return True
+    return value != value or value in (None, -1, "")
 
 
 def drawn_split(classes: NDArray[np.int64], seed: int) -> NodeSplit:

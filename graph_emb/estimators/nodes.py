@@ -89,7 +89,8 @@ class NodeEstimator(PairEstimator):
             DataError: a node that the graph did not have, or labels of one kind.
             LackingError: y is None, and the graph is not there: the estimator is a run that was loaded.
         """
-        if is_graph(X) and not (is_frame(X) or (isinstance(X, np.ndarray | list) and len(X[0]) == 2)):
+        listed = is_frame(X) or (isinstance(X, np.ndarray | list) and (not len(X) or np.size(X[0]) == 2))
+        if is_graph(X) and not listed:
             X, y = edges_of(self._checked_array(X, reset=False)), None
         if y is not None:
             return super().score(X, y)

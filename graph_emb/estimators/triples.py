@@ -72,7 +72,7 @@ class TriplePredictions(GraphEstimator):
         entity, relation = self._main(ENTITY), self._main(RELATION)
         frame = frame_of(X)
         if not is_frame(frame) or frame.shape[1] != 3 or not len(frame):
-            raise ShapeError("X holds no triples; give names, shape (T, 3), such as [('a', 'likes', 'b')]")
+            raise _no_triples("X")
         sides = ((entity, "head"), (relation, "relation"), (entity, "tail"))
         found = [(places_of(table, as_names(frame[column])), len(frame)) for table, column in sides]
         columns = [np.arange(count) if places is None else places for places, count in found]
@@ -114,7 +114,10 @@ class TripleEstimator(TriplePredictions):
         return float(ranks.mrr().realistic)
 
     def _checked_array(self, graph: Any, *, reset: bool) -> Any:
-        return frame_of(graph)
+        checked = frame_of(graph)
+        if isinstance(checked, list | np.ndarray):
+            raise _no_triples(f"a {type(checked).__name__}")
+        return checked
 
 
 TransE = TripleEstimator.of("TransE", "transe")
@@ -128,8 +131,19 @@ def frame_of(source: Any) -> Any:
     """Three columns as a data frame of head, relation and tail; anything else as it is."""
     import pandas as pd
 
-    if isinstance(source, list | np.ndarray) and np.ndim(source) == 2 and len(source[0]) == 3:
+    if _is_triples(source):
         return pd.DataFrame(np.asarray(source), columns=COLUMNS)
     if is_frame(source) and source.shape[1] == 3 and {*source.columns} != {*COLUMNS}:
         return source.set_axis([*COLUMNS], axis=1)
     return source
+
+
+def _is_triples(source: Any) -> bool:
+    if isinstance(source, np.ndarray):
+        return source.ndim == 2 and source.shape[1] == 3
+    rows = source if isinstance(source, list) else ()
+    return bool(rows) and all(isinstance(row, list | tuple | np.ndarray) and len(row) == 3 for row in rows)
+
+
+def _no_triples(name: str) -> ShapeError:
+    return ShapeError(f"{name} holds no triples; give names, shape (T, 3), such as [('a', 'likes', 'b')]")

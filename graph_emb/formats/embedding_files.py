@@ -23,7 +23,7 @@ from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError, 
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.ids import as_ids, find_ids, first_repeated
+from graph_emb.graph.ids import arrow_ids, as_ids, find_ids, first_repeated
 from graph_emb.graph.readers.source import is_object_of
 
 ALIGN = 64
@@ -117,7 +117,7 @@ class Parquet(Format):
         import pyarrow as pa
 
         lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-        columns = [pa.array(ids, type=self._schema.field("id").type), lists]
+        columns = [arrow_ids(ids).cast(self._schema.field("id").type), lists]
         self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=len(ids))
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Word2Vec(Format):
         numbers = pa.array(rows.reshape(-1)).cast(pa.string())
         starts = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
         vectors = pc.binary_join(pa.ListArray.from_arrays(starts, numbers), " ")
-        lines = pc.binary_join_element_wise(pa.array(ids).cast(pa.string()), vectors, " ")
+        lines = pc.binary_join_element_wise(arrow_ids(ids).cast(pa.string()), vectors, " ")
         whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n")
         self._stream.write(whole[0].as_buffer())
         self._stream.write(b"\n")

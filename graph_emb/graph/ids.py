@@ -89,8 +89,33 @@ def _chunks(piece: Any) -> list[Any]:
     import pyarrow as pa
 
     if isinstance(piece, np.ndarray):
-        return [pa.array(np.ascontiguousarray(piece))]
+        return [arrow_ids(piece)]
     return [chunk.cast(pa.string()) for chunk in (piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece])]
+
+
+def arrow_ids(ids: NDArray) -> Any:
+    """Ids as an Arrow array, strings whole: of numpy's own memory Arrow ends each at its first NUL.
+
+    Raises:
+        DataError: a string is no Unicode text, as a name of a file may be.
+    """
+    import pyarrow as pa
+
+    if ids.dtype.kind != "U":
+        return pa.array(np.ascontiguousarray(ids))
+    try:
+        return pa.array(ids.tolist(), pa.string())
+    except UnicodeError:
+        odd = next(value for value in ids.tolist() if not _is_unicode(value))
+        raise DataError(f"id {odd!r} is no Unicode text; rename it, or export npy or pt") from None
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ from graph_emb.run.inputs import following, in_memory, lacks_explained
 from graph_emb.run.machine import memory_mib, peak_memory_mib, versions
 from graph_emb.run.report.facts import RunFacts, classes_of, labels_of
 from graph_emb.run.report.page import REPORT, write_report
-from graph_emb.run.run_folder import CONFIG, RunFolder, check_place, checkpoint_folder, run_place
+from graph_emb.run.run_folder import CONFIG, RunFolder, check_out, check_place, checkpoint_folder, run_place
 from graph_emb.run.scores import scores_of
 from graph_emb.run.shared_folder import check_shared
 from graph_emb.run.trackers import Ending, Trackers, check_trackers, is_evaluation, numbers_of
@@ -205,6 +205,8 @@ def run(
     check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
         check_method(config.output.report)
+    if out is not None:
+        check_out(out)
     saved = checkpoint_folder(out) if resume and out is not None else None
     before = None if saved is None else sharing.of_checkpoint(saved)
     wire = None if saved is None else sharing.wire_of_checkpoint(saved)

@@ -32,6 +32,7 @@ class RunFolder(PendingFolder):
 
     def __init__(self, place: str | Path, *, overwrite: bool = False) -> None:
         check_flags(overwrite=overwrite)
+        check_out(place)
         super().__init__(place, lambda taken: _check_taken(taken, overwrite), what="run")
         self._log: OutputFile | None = None
 
@@ -69,6 +70,12 @@ class RunFolder(PendingFolder):
             return self.publish()
         except (ConfigError, OSError) as error:
             raise ConfigError(f"{error}; the complete run is in {self.path}") from error
+
+
+def check_out(out: object) -> None:
+    """Raise a ConfigError unless ``out`` names a place."""
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
+        raise ConfigError(f"out={out!r} is no path; give that of a folder to write")
 
 
 def run_place(out: str | Path) -> Path:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from graph_emb.run.inputs import read_dataset
 from graph_emb.run.pipeline import config_of
 from graph_emb.run.pipeline import run as run_pipeline
 from graph_emb.tuning.page import page_text
-from graph_emb.tuning.study import NUMBER, PROBLEM, SECONDS, SearchFolder, optuna, tried_values
+from graph_emb.tuning.study import NUMBER, PROBLEM, SECONDS, SearchFolder, check_arguments, optuna, tried_values
 from graph_emb.tuning.validation import valid_values, without_test
 
 BEST, TABLE, PAGE, TRIED = "best.yaml", "trials.tsv", "search.html", "tried.txt"
@@ -167,11 +168,7 @@ def tune_config(
 ) -> TuneResult:
     """``tune`` of a configuration; ``on_trial`` is called with each trial that this call ran."""
     check_flags(resume=resume, progress=progress)
-    counts = all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in (trials, jobs))
-    if not counts or not (hours is None or (isinstance(hours, int | float) and hours > 0)):
-        raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
-    if not isinstance(metric, str) or (metric != "valid" and not metric.startswith("valid.")):
-        raise ConfigError(f"metric {metric!r}: a search compares validation values; write valid, or such as valid.mrr")
+    check_arguments(out, trials, jobs, hours, metric, search)
     _check(base)
     optuna()  # refuses before data are read
     space = space_of(base, search or {})
@@ -181,9 +178,9 @@ def tune_config(
     blind = without_test(read, networks=networks, seed=base.seed)
     held = DatasetSection(name=section.name, root=section.root)
     held.hold(blind)
-    job = _Search(base, base.replace(dataset=held), space, metric, Path(out).expanduser(), trials, jobs)
+    job = _Search(base, base.replace(dataset=held), space, metric, Path(out).expanduser(), int(trials), int(jobs))
     job.folder(resume=resume)  # refuses another search
-    until = None if hours is None else time.time() + 3600 * hours
+    until = None if hours is None else time.time() + 3600 * float(hours)
     told = progress, on_trial
     try:
         interrupted = job.run(until, *told) if jobs == 1 else _in_processes(job, until, jobs, *told)
@@ -481,7 +478,7 @@ def _work(job: _Search, held: Any, until: float | None, told: Connection) -> Non
         told.send(error)
         return
     if interrupted:
-        os._exit(INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def ranges_of(texts: list[str]) -> dict[str, Range]:

@@ -8,6 +8,7 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import read_json, replace_json
 from graph_emb.models.search import Range, Space, Span
+from graph_emb.run.run_folder import check_out
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -42,6 +44,23 @@ def optuna() -> Any:
         raise ConfigError(MISSING) from error
     found.logging.set_verbosity(found.logging.WARNING)
     return found
+
+
+def check_arguments(out: object, trials: object, jobs: object, hours: object, metric: object, search: object) -> None:
+    """Raise a ConfigError unless these arguments of ``tune`` are of their kinds."""
+    check_out(out)
+    counts = all(_is_above_0(count, Integral) for count in (trials, jobs))
+    timed = hours is None or _is_above_0(hours, Real)
+    if not counts or not timed:
+        raise ConfigError(f"trials={trials!r}, jobs={jobs!r}, hours={hours!r}: whole numbers, and hours, above 0")
+    if not isinstance(metric, str) or (metric != "valid" and not metric.startswith("valid.")):
+        raise ConfigError(f"metric {metric!r}: a search compares validation values; write valid, or such as valid.mrr")
+    if search is not None and not isinstance(search, Mapping):
+        raise ConfigError(f"search={search!r} is no mapping; give ranges by setting: {{'window': one_of(2, 5)}}")
+
+
+def _is_above_0(value: Any, kind: type) -> bool:
+    return not isinstance(value, bool) and isinstance(value, kind) and bool(np.asarray(value) > 0)
 
 
 class FileLock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable
@@ -81,6 +82,24 @@ def test_citations_are_ranked_among_the_wrong_targets_of_their_source(
     judged = cli("eval", "link", "--embeddings", "run", *flags, "--json", "x.json")
     assert judged.code == 0, judged.err
     assert json.loads((tmp_path / "x.json").read_text())["parts"] == found
+
+
+def test_a_folder_whose_name_is_no_utf8_holds_a_whole_run(cli: Cli, cliques: CliqueFiles) -> None:
+    """The page of the run holds the command, with the name: UnicodeEncodeError after the training."""
+    name = os.fsdecode(b"bad\xff")
+    words = ("deepwalk", "--dataset", cliques[0], "--dim", 4, "--out", name, "num_walks=1", "walk_length=4")
+    assert cli("train", *words).code == 0
+    assert r"bad\udcff" in (Path(name) / "report.html").read_text("utf-8")
+    assert cli("info", name).code == 0
+
+
+def test_an_empty_word_is_no_default(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    """``--out ""`` wrote to the default folder, and an empty path was the current one."""
+    before = sorted(tmp_path.iterdir())
+    done = cli("train", "deepwalk", "--dataset", cliques[0], "--out", "")
+    assert (done.code, done.err) == (2, "graph-emb: error: --out is empty; give a value or leave it out\n")
+    assert "is empty; give a value" in cli("info", "").err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_written_configuration_repeats_the_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 import gzip
+import os
+import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,3 +116,82 @@ def test_memory_that_ends_is_one_line() -> None:
     told = one_line(MemoryError("Unable to\nallocate 9 TiB"), "use less")
     assert told == "out of memory (Unable to allocate 9 TiB); use less"
     assert one_line(OSError(errno.EACCES, "Permission denied", "/x"), "") == "Permission denied: /x"
+
+
+def run_child(code: str, folder: Path, *, shell: str = "") -> subprocess.CompletedProcess[str]:
+    """A Python program of its own, under redirections of a shell."""
+    command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} {shell}"
+    told = {"capture_output": True, "text": True, "timeout": 60}
+    environment = {**os.environ, "PYTHONPATH": str(Path(terminal.__file__).parents[2])}
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.run(["bash", "-c", command], cwd=folder, env=environment, check=False, **told)  # type: ignore[call-overload,no-any-return]
+
+
+CALL = "import sys; from graph_emb.core.terminal import exit_code; sys.exit(exit_code({run}, [], 'graph-emb', ''))"
+
+
+def test_closed_standard_streams_are_the_null_device(tmp_path: Path) -> None:
+    """Standard output was None, so that the last flush ended in a traceback; and the next file got its number."""
+    run = "lambda _: [print('told'), open('made', 'wb').write(b'bytes'), print('again')] and 0"
+    for shell in (">&-", "<&- >&- 2>&-"):
+        done = run_child(CALL.format(run=run), tmp_path, shell=shell)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "made").read_bytes() == b"bytes"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_full_standard_output_is_named(tmp_path: Path) -> None:
+    """The message had no name, as if a disk were full."""
+    done = run_child(CALL.format(run="lambda _: print('told') or 0"), tmp_path, shell="> /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == "graph-emb: error: No space left on device: standard output\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_full_standard_error_ends_nothing(tmp_path: Path) -> None:
+    """The line for the person at the terminal raised, after the work was done."""
+    run = "lambda _: say(__import__('argparse').Namespace(quiet=False), 'there') or 0"
+    call = f"from graph_emb.core.terminal import say; {CALL.format(run=run)}"
+    assert run_child(call, tmp_path, shell="2> /dev/full").returncode == 0
+    refused = "lambda _: open('nosuch')"
+    assert run_child(CALL.format(run=refused), tmp_path, shell="2> /dev/full").returncode == 2
+
+
+def test_a_current_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
+    """MKL ended the process there with a message of its own about libtorch."""
+    (tmp_path / "gone").mkdir()
+    code = f"import os; os.chdir('gone'); os.rmdir('../gone'); {CALL.format(run='lambda _: 0')}"
+    done = run_child(code, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "graph-emb: error: the current folder was removed; cd to one that is there\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_interrupts_unless_nohup_keeps_it_away(tmp_path: Path, ignored: bool) -> None:
+    """SIGHUP ended the process at once: no checkpoint was written, and hidden folders stayed."""
+    run = "lambda _: __import__('signal').raise_signal(1) or 0"
+    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " if ignored else ""
+    done = run_child(before + CALL.format(run=run), tmp_path)
+    assert (done.returncode, done.stderr) == ((0, "") if ignored else (130, "graph-emb: interrupted\n"))
+
+
+DROPPED = """
+import signal, time
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def run(_):
+    Last()
+    time.sleep(20)
+    return 0
+"""
+
+
+def test_an_interrupt_that_python_drops_comes_again(tmp_path: Path) -> None:
+    """In a finalizer, or a callback of LLVM while kernels compile, the KeyboardInterrupt was lost: training went on."""
+    begun = time.monotonic()
+    done = run_child(DROPPED + CALL.format(run="run"), tmp_path)
+    assert (done.returncode, done.stderr) == (130, "graph-emb: interrupted\n")
+    assert time.monotonic() - begun < 15

@@ -7,6 +7,7 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 
 import graph_emb as ge
@@ -139,3 +140,27 @@ def test_unknown_classes_beside_names_are_unknown_in_a_list_too() -> None:
         assert (codes.tolist(), names) == ([1, -1, 0, 1], ("a", "b")), missing
     codes, names = labels_of(np.array(["b", "-1"]), 2)
     assert names == ("-1", "b"), "an array says what its texts are"
+
+
+def test_missing_classes_of_pandas_are_unknown() -> None:
+    """NA is neither equal to itself nor different: asking raised TypeError."""
+    codes, names = labels_of(pd.Series(["b", pd.NA, "a"], dtype="string"), 3)
+    assert (codes.tolist(), names) == ([1, -1, 0], ("a", "b"))
+    codes, names = labels_of(pd.Series([7, pd.NA, 3], dtype="Int64"), 3)
+    assert (codes.tolist(), names) == ([1, -1, 0], ("3", "7"))
+
+
+def test_classes_come_back_in_their_kind() -> None:
+    """Numbers beside NaN, and truth values, came back as text, of which each is true."""
+    graph, classes = cliques()
+    for known in ({"even": 0.0, "odd": 1.0}, {"even": False, "odd": True}):
+        y = np.array([known[name] for name in classes])
+        found = ge.GraphSAGE(**{**QUICK, "epochs": 40}).fit(graph, y).predict(list(graph))
+        assert found.dtype.kind == ("b" if y.dtype == bool else "i")
+        np.testing.assert_array_equal(found, y)
+
+
+def test_classes_of_several_lengths_are_refused() -> None:
+    """Numpy's ValueError reached the user."""
+    with pytest.raises(ShapeError, match="y holds lists of several lengths"):
+        labels_of([[1, 2], [3]], 2)

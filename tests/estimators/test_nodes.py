@@ -261,3 +261,29 @@ def test_ids_of_torch_are_ids_and_what_is_no_list_is_refused_as_such(fitted: Any
             fitted.transform(ids)
     with pytest.raises(ConfigError, match=r"DeepWalk\.fit got no graph; give one"):
         ge.DeepWalk(**QUICK).fit(None)
+
+
+def test_ids_beyond_int64_are_refused_by_name(fitted: Any) -> None:
+    """Numpy raised OverflowError where a list of integers became int64."""
+    with pytest.raises(DataError, match=r"id 1180591620717411303424 is outside .*; pass such ids as strings"):
+        fitted.transform([2**70])
+    with pytest.raises(DataError, match="column 'source' holds an integer outside int64; make such ids strings"):
+        ge.DeepWalk(**QUICK).fit(pd.DataFrame({"source": [2**70, 1], "target": [1, 2]}))
+
+
+def test_score_refuses_an_empty_array_as_it_does_an_empty_list(fitted: Any) -> None:
+    """The first row was read before anything looked whether there is one."""
+    for empty in (np.zeros((0, 2), np.int64), []):
+        with pytest.raises(ShapeError, match="X holds no pairs of ids"):
+            fitted.score(empty)
+
+
+def test_matrices_of_halves_and_of_foreign_byte_order_are_read() -> None:
+    """scipy.sparse takes neither, and its ValueError reached the user."""
+    dense = np.ones((4, 4)) - np.eye(4)
+    rows = ge.DeepWalk(**QUICK).fit_transform(dense)
+    foreign = ">" if np.little_endian else "<"
+    for dtype in (np.float16, f"{foreign}f8", f"{foreign}i4"):
+        np.testing.assert_array_equal(ge.DeepWalk(**QUICK).fit_transform(dense.astype(dtype)), rows, str(dtype))
+    with pytest.raises(DataError, match=r"an array of datetime64\[s\], shape \(3, 3\); expected a matrix"):
+        ge.DeepWalk(**QUICK).fit(np.zeros((3, 3), "M8[s]"))

@@ -98,3 +98,12 @@ def test_the_missing_place_is_head_or_tail_of_a_model_that_tells_them_apart() ->
         model.complete(relation="likes")
     with pytest.raises(ConfigError, match="k=4 of 3"):
         model.complete("ann", "likes", k=4)
+
+
+def test_lists_and_arrays_that_are_no_triples_are_refused() -> None:
+    """The first row of none, and the shape of rows of several lengths, ended in errors of Python and numpy."""
+    for given in (np.zeros((0, 3), np.int64), [("a", "r", "b"), ("a", "b")], [("a", "b")], []):
+        with pytest.raises((ShapeError, DataError), match=r"holds no triples|has no triples"):
+            ge.TransE(**QUICK).fit(given)
+    with pytest.raises(DataError, match="column 'head' holds an integer outside int64"):
+        ge.TransE(**QUICK).fit([(2**70, 0, 1)])

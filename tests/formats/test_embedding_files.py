@@ -34,6 +34,7 @@ IDS = {
     "int32": np.arange(50, 0, -1, dtype=np.int32),
     "strings": np.array([f'n{i}"é,\\{"x" * (i % 5)}' for i in range(50)]),
     "list of strings": [f"user:{i}" for i in range(50)],
+    "strings with NUL": [f"n\0{i}" for i in range(50)],
     "one odd string": ["7", "007", "-0", *map(str, range(100, 147))],
 }
 
@@ -406,3 +407,14 @@ def test_a_missing_permission_stays_an_oserror(tmp_path: Path) -> None:
         if file.name != "ids.npy":
             with pytest.raises(PermissionError):
                 load_embeddings(file)
+
+
+def test_ids_that_are_no_unicode_are_refused_where_a_format_holds_none(tmp_path: Path) -> None:
+    """A name of a file of other bytes ended in UnicodeDecodeError of pyarrow."""
+    odd = ["a\udc80", "b"]
+    for name in ("parquet", "word2vec"):
+        with pytest.raises(DataError, match=r"id 'a\\udc80' is no Unicode text; rename it, or export npy or pt"):
+            save_embeddings(tmp_path / name, rows(2), odd, (name,))
+        assert not list(tmp_path.rglob("*.*"))
+    save_embeddings(tmp_path / "npy", rows(2), odd, ("npy",))
+    assert load_embeddings(tmp_path / "npy").node_ids.tolist() == odd

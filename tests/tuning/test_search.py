@@ -12,6 +12,7 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.config import config_from, fields_of, read_config_file
+from graph_emb.core.errors import ConfigError
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.triples import KnowledgeGraph
@@ -246,6 +247,7 @@ def test_a_signal_to_the_asking_process_alone_ends_all_of_a_search(tmp_path: Pat
     asked.send_signal(signal.SIGTERM)
     _, said = asked.communicate(timeout=100)
     assert (asked.returncode, "Traceback" in said) == (130, False), said
+    assert "leaked" not in said, "its processes left out what Python does at their end: a warning of the last line"
 
 
 def test_a_range_is_given_once() -> None:
@@ -283,3 +285,15 @@ def test_a_span_has_two_finite_numbers_that_rise(ends: tuple[Any, ...]) -> None:
         Span(*ends)
     with pytest.raises(ge.ConfigError, match=r"search 'train.lr=0.1:.inf': 0.1:.inf is no range; write LOW:HIGH"):
         search.ranges_of(["train.lr=0.1:.inf"])
+
+
+def test_arguments_of_the_wrong_kind_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """A search or a place that was none ended in errors of Python, and an hour was True."""
+    for wrong in ({"search": 5}, {"search": ["window=1,2"]}, {"hours": True}, {"out": 5}, {"out": ""}, {"out": None}):
+        with pytest.raises(ConfigError, match=r"is no mapping|hours=True|is no path"):
+            tune("deepwalk", planted(), **{"out": tmp_path / "found", **wrong}, **WALKS)
+    with pytest.raises(ConfigError, match="out=5 is no path"):
+        ge.pipeline("deepwalk", planted(), out=5, **WALKS)
+    assert not list(tmp_path.iterdir())
+    counted = tune("deepwalk", planted(), out=tmp_path / "found", trials=np.int64(1), **WALKS)
+    assert len(counted.trials) == 1

@@ -37,7 +37,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import limit_of
 from graph_emb.core.yaml_text import parse_yaml
-from graph_emb.graph.ids import first_outside, first_repeated, number_ids
+from graph_emb.graph.ids import arrow_ids, first_outside, first_repeated, number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.source import (
     MASKS,
@@ -363,9 +363,7 @@ def _number_all(
 
 
 def _arrow(ids: Ids) -> Any:
-    import pyarrow as pa
-
-    return pa.array(ids) if isinstance(ids, np.ndarray) else ids.combine_chunks()
+    return arrow_ids(ids) if isinstance(ids, np.ndarray) else ids.combine_chunks()
 
 
 def _columns(

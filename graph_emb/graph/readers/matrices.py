@@ -64,7 +64,9 @@ def read_scipy(source: Any, options: ReadOptions) -> Contents:
             raise DataError(
                 f"an array of {source.dtype}, shape {source.shape}; expected a matrix (N, N) of real numbers"
             )
-        source = sparse.coo_array(source)
+        # scipy.sparse takes no halves, and no numbers whose bytes are in another processor's order.
+        native = source.dtype.newbyteorder("=")
+        source = sparse.coo_array(source.astype(np.float32 if native == np.float16 else native, copy=False))
     return Contents(graph_of_matrix(source, options))
 
 

@@ -211,7 +211,7 @@ def columns_of_frame(frame: Any, places: Sequence[int]) -> tuple[list[tuple[str,
     """Columns of a pandas data frame by position, as names and Arrow columns; and its name in errors.
 
     Raises:
-        DataError: a column that holds values of several kinds.
+        DataError: a column that holds values of several kinds, or an integer outside int64.
     """
     import pyarrow as pa
 
@@ -220,6 +220,10 @@ def columns_of_frame(frame: Any, places: Sequence[int]) -> tuple[list[tuple[str,
         name = str(frame.columns[place])
         try:
             found.append((name, pa.chunked_array([pa.array(frame.iloc[:, place], from_pandas=True)])))
+        except OverflowError as error:
+            raise DataError(
+                f"{where}: column {name!r} holds an integer outside int64; make such ids strings"
+            ) from error
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{where}: column {name!r} holds values of several kinds; make them of one") from error
     return found, where
