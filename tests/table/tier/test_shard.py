@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rules import SGD, Adagrad, Adam
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, Uniform
-from graph_emb.table.placement import POLICIES, Buckets, DeviceCache, File
+from graph_emb.table.placement import POLICIES, DeviceCache, File
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.frames import PINNED
 from graph_emb.table.tier.host_pages import HostPages
 from graph_emb.table.tier.pages import BLOCK, PageFile, PageLayout, read_header
 from graph_emb.table.tier.shard import TieredShard
-from graph_emb.table.tier.sizes import fewest_parts
 from tests.optim import oracles
 
 DIM = 32
@@ -462,20 +460,6 @@ def test_rows_that_change_where_they_are_held_are_rows_that_were_written(tmp_pat
         ConfigError, match=r"table 't': memory holds \d+ pages, rows 0 to 300 and 300 to 600 have \d+; "
     ):
         tiered.held_rows((0, 300), (300, 600))
-
-
-@pytest.mark.parametrize("held", [1, 2])
-@pytest.mark.parametrize("memory", [25_000, 30_000, 60_000, 200_000])
-def test_the_fewest_parts_are_those_of_which_memory_holds_as_many(tmp_path: Path, memory: int, held: int) -> None:
-    parts = fewest_parts(5_000, DIM, memory, held)
-    assert parts is not None
-    place = Buckets(tmp_path, memory, parts=parts)
-    spec = TableSpec("t", 5_000, DIM, RangeBook.even(5_000), Uniform(seed=3), placement=place)
-    shard, bounds = TieredShard(spec, 0, 5_000), np.arange(parts + 1) * 5_000 // parts
-    ranges = list(pairwise(bounds.tolist()))
-    assert all(shard.num_held([*some]) == held for some in permutations(ranges, held))
-    assert parts == 2 or fewest_parts(5_000, DIM, 4 * memory, held) < parts  # type: ignore[operator]
-    assert fewest_parts(5_000, DIM, 10_000, 2) is None
 
 
 def test_ranges_that_memory_does_not_hold_are_brought_as_far_as_it_does(tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.table.initializers import Uniform
+from graph_emb.table.placement import Buckets
+from graph_emb.table.spec import TableSpec
 from graph_emb.table.tier.shard import TieredShard
-from graph_emb.table.tier.sizes import held_pages
+from graph_emb.table.tier.sizes import fewest_parts, held_pages
 
 NUM, DIM = 2_000, 16
 
@@ -31,3 +37,17 @@ def test_pages_that_memory_holds_are_those_of_the_table(
     assert (held, pages) == (len(frames.page_of), len(frames.frame_of))
     assert 0 < held < pages
     opt.close()
+
+
+@pytest.mark.parametrize("held", [1, 2])
+@pytest.mark.parametrize("memory", [25_000, 30_000, 60_000, 200_000])
+def test_the_fewest_parts_are_those_of_which_memory_holds_as_many(tmp_path: Path, memory: int, held: int) -> None:
+    parts = fewest_parts(5_000, 32, memory, held)
+    assert parts is not None
+    place = Buckets(tmp_path, memory, parts=parts)
+    spec = TableSpec("t", 5_000, 32, RangeBook.even(5_000), Uniform(seed=3), placement=place)
+    shard, bounds = TieredShard(spec, 0, 5_000), np.arange(parts + 1) * 5_000 // parts
+    ranges = list(pairwise(bounds.tolist()))
+    assert all(shard.num_held([*some]) == held for some in permutations(ranges, held))
+    assert parts == 2 or fewest_parts(5_000, 32, 4 * memory, held) < parts  # type: ignore[operator]
+    assert fewest_parts(5_000, 32, 10_000, 2) is None
