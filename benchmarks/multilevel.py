@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="lines are added to this file")
     args = parser.parse_args()
     if args.share is not None:
-        multilevel.SHARE = dict.fromkeys(multilevel.SHARE, args.share)
+        multilevel.SHARE, multilevel.MOST_WALKS = dict.fromkeys(multilevel.SHARE, args.share), math.inf
     with tempfile.TemporaryDirectory() as folder:
         if args.generated:
             args.dataset = str(Path(folder, f"{args.generated}.npz"))

@@ -17,7 +17,7 @@ from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook, RankRanges
 from graph_emb.run import multilevel
-from graph_emb.run.multilevel import level_of, sizes_of, start_of
+from graph_emb.run.multilevel import CoarseStart, level_of, sizes_of, start_of
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walks import WalkSampler
 from tests.ranks import Ranks, raised
@@ -56,19 +56,32 @@ def test_parts_of_two_owners_are_refused() -> None:
         level_of(whole(graph), np.array([0, 0, 0, 1]), RangeBook([0, 2, 4]), None)
 
 
-def test_nodes_begin_with_both_rows_of_their_part_and_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = communities()
+def started(num_walks: int, levels: np.ndarray) -> CoarseStart:
+    """The levels of a training with so many walks."""
     config = config_from(
-        {"model": {"name": "deepwalk", "dim": 8, "num_walks": 4}, "dataset": "memory", "train": {"threads": 1}}
+        {"model": {"name": "deepwalk", "dim": 8, "num_walks": num_walks}, "dataset": "memory", "train": {"threads": 1}}
     )
-    fine = np.arange(GROUPS * SIZE) // 6
-    levels = np.stack([fine // 5, fine], axis=1)
 
     def sampler_of(part: PartGraph, num_walks: int) -> WalkSampler:
         return WalkSampler(Graph(part.indptr, part.indices, part.weights, part.directed), num_walks=num_walks, seed=1)
 
+    return start_of(config, whole(communities()), levels, None, None, sampler_of, progress=False)
+
+
+@pytest.mark.parametrize(("num_walks", "of_levels"), [(20, [75, 30]), (21, [75, 30]), (80, [75, 30]), (8, [30, 12])])
+def test_levels_of_long_trainings_walk_no_more(num_walks: int, of_levels: list[int]) -> None:
+    """Than five walks from each node of the graph: 30 nodes a part, and 6."""
+    fine = np.arange(GROUPS * SIZE) // 6
+    found = started(num_walks, np.stack([fine // 5, fine], axis=1))
+    assert [level["num_walks"] for level in found.levels] == of_levels
+
+
+def test_nodes_begin_with_both_rows_of_their_part_and_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = np.arange(GROUPS * SIZE) // 6
+    levels = np.stack([fine // 5, fine], axis=1)
+
     def rows_of(levels: np.ndarray) -> list[torch.Tensor]:
-        start = start_of(config, whole(graph), levels, None, None, sampler_of, progress=False)
+        start = started(4, levels)
         numbers = [(GROUPS, 15), (40, 6)]
         assert [(level["nodes"], level["num_walks"]) for level in start.levels] == numbers[-levels.shape[1] :]
         assert levels.shape[1] == 1 or start.levels[1]["lr"] == 0.025
