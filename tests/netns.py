@@ -63,7 +63,7 @@ class Network:
         if TC is None:
             pytest.skip("a slow link needs the tc command")
         words = ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{megabits}mbit", "latency", "400ms", "burst"]
-        burst = max(65_536, 1_000 * megabits)  # of eight milliseconds: less than a tick of the kernel halves fast links
+        burst = max(16_384, 1_000 * megabits)  # of eight milliseconds: less than the kernel's tick halves fast links
         subprocess.run([TC, "-n", self.hosts[number], *words, str(burst)], check=True, capture_output=True)
 
 

@@ -50,7 +50,7 @@ def test_a_slow_link_rounds_rows_until_the_run_ends_and_float32_switches_that_of
             net.throttle(host, 20)
         slow, off = trained(net, tmp_path, {"run": {}, "off": {"wire_dtype": "float32"}})
     assert (slow[1], off[1]) == ("bfloat16", "float32")
-    assert 0.01 < slow[2]["link"]["gbit"] < 0.05, "what the link lets through at once counts where a busy machine waits"
+    assert 0.01 < slow[2]["link"]["gbit"] < 0.03
     assert slow[2]["wire"].startswith("parallel.wire_dtype=auto: rows travel as bfloat16, because a link of 0.0")
     assert "wire" not in off[2], "there was nothing to choose"
     assert not np.array_equal(slow[0], off[0])
