@@ -14,6 +14,7 @@ Legend: N nodes, S old nodes of the fit, M nodes with means, D width, F numbers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from graph_emb.graph.csr import Graph
 
+Real = TypeVar("Real", np.float32, np.float64)
 MOST_NODES = 8192
 """Old nodes of the fit: 32 for each of the 256 numbers that 128 a row give to read, in a fraction of a second."""
 LEAST_NODES = 4
@@ -71,21 +73,13 @@ def fitted_means(
     with threadpool_limits(1, "blas"):
         added = _ridge(inputs, trained - own)
         found = np.log(np.maximum(np.diff(_old_neighbours(graph, is_new, nodes).indptr), 1)).clip(low, high)
-        led = _mapped(means[:, read].astype(np.float32), (found - middle).astype(np.float32), added.astype(np.float32))
+        led = _inputs(means[:, read].astype(np.float32), (found - middle).astype(np.float32)) @ added.astype(np.float32)
     return means + led
 
 
-def _inputs(means: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _inputs(means: NDArray[Real], logs: NDArray[Real]) -> NDArray[Real]:
     """What the map reads of nodes with these means, (B, F / 2), and logarithms of numbers of neighbours, (B,)."""
     return np.concatenate([means, means * logs[:, None]], axis=1)
-
-
-def _mapped(means: NDArray[np.float32], logs: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The map of ``_inputs``, which are not made, (B, D)."""
-    found = means @ added[means.shape[1] :]
-    found *= logs[:, None]
-    found += means @ added[: means.shape[1]]
-    return found
 
 
 def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
