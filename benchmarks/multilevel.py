@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="lines are added to this file")
     args = parser.parse_args()
     if args.share is not None:
-        multilevel.SHARE, multilevel.MOST_WALKS = dict.fromkeys(multilevel.SHARE, args.share), math.inf
+        multilevel.SHARE, multilevel.LEVEL_WALKS = dict.fromkeys(multilevel.SHARE, args.share), math.inf
     with tempfile.TemporaryDirectory() as folder:
         if args.generated:
             args.dataset = str(Path(folder, f"{args.generated}.npz"))

@@ -45,7 +45,7 @@ NODES_PER_PART = 10
 """Of the level that is chosen where none is given."""
 SHARE = {"walks": 0.25, "triples": 0.5}
 """Work of the finest level beside that of the graph itself; of each coarser level half as much again."""
-MOST_WALKS = 5.0
+LEVEL_WALKS = 5.0
 """Of a node of the graph, those of the finest level together: in a long training rows of parts gain nothing by more."""
 SHORTER = 0.7, 0.4
 """Lengths of token and context rows beside those of their part. A part meets itself and its neighbours more often than
@@ -271,7 +271,7 @@ def start_of(
         return [LevelModel(model.tables, SHORTER)], {"num_walks": num_walks, "lr": result.first_lr}
 
     coarsen, members = _by_arcs(graph, policy, ranks)
-    return _descended(levels, coarsen, train, members, min(SHARE["walks"], MOST_WALKS / own.num_walks))
+    return _descended(levels, coarsen, train, members, min(SHARE["walks"], LEVEL_WALKS / own.num_walks))
 
 
 def line_start(
