@@ -141,9 +141,15 @@ def opened_queue() -> int:
     What the C library calls asynchronous I/O are threads; these are the kernel's own calls (io_submit(2)), with which a
     page takes a third of the processor time of a call that waits for it.
     """
-    found = ctypes.c_ulong(0)
-    failed = _SYSTEM is None or ctypes.CDLL(None).syscall(_SYSTEM[0], DEPTH, ctypes.byref(found))
-    return 0 if failed else found.value
+    if _SYSTEM is None:
+        return 0
+    found, call = ctypes.c_ulong(0), ctypes.CDLL(None).syscall
+    if call(_SYSTEM[0], DEPTH, ctypes.byref(found)):
+        return 0
+    if call(EVENTS, found, 0, 0, None, None):  # whoever forbids this call alone would be waited for without end
+        close_queue(found.value)
+        return 0
+    return found.value
 
 
 def close_queue(queue: int) -> None:
