@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # lies on the disk is what a kill leaves there. A kill at every step would build 500 times; some builds are killed, and
 # leave what was judged. One process forks them all, so that nothing is imported twice.
 STOPPED_AT_EVERY_STEP = """
-import functools, gc, json, os, shutil, signal, sys, pathlib
+import functools, gc, json, os, shutil, signal, sys, threading, pathlib
 import partition
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.core import storage as module
@@ -30,9 +30,13 @@ def build(assignment, **options):
     return partition.build(graph, out=place / "out", assignment=assignment, report=False, **options)
 
 
+one_at_a_time = threading.Lock()  # two threads that stop at one moment would count as one step
+
+
 def stopping(function):
     def call(*args, **options):
-        signal.raise_signal(signal.SIGSTOP)
+        with one_at_a_time:
+            signal.raise_signal(signal.SIGSTOP)
         return function(*args, **options)
     return call
 
