@@ -29,7 +29,7 @@ from graph_emb.graph.readers.source import is_frame, is_networkx
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.settings import ModelSettings, paths_of
 from graph_emb.run.family import read_again
-from graph_emb.run.pipeline import PipelineResult, pipeline, save_tables
+from graph_emb.run.pipeline import PipelineResult, is_section, pipeline, save_tables
 from graph_emb.run.run_folder import CONFIG, RunFolder, read_run
 from graph_emb.run.scores import scores_of
 
@@ -107,6 +107,11 @@ class GraphEstimator(Transformer, ABC):
         if graph is None:
             raise ConfigError(
                 f"{type(self).__name__}.fit got no graph; give one in memory, a path or a data set's name"
+            )
+        if is_section(graph):
+            raise ConfigError(
+                f"{type(self).__name__}.fit got a {type(graph).__name__}, which is no graph; give one in memory, "
+                "such as networkx.Graph(neighbours_by_node), a path or a data set's name"
             )
         graph = self._checked_array(graph, reset=True)
         result = self._run(self._data_of(graph, y))

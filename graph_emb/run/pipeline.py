@@ -162,7 +162,7 @@ def config_of(
     held = None
     if isinstance(dataset, str | os.PathLike):  # of a PartitionedGraph its folder
         named["dataset"] = {"name": os.fspath(dataset), "digest": None}
-    elif dataset is not None and not _is_section(dataset):
+    elif dataset is not None and not is_section(dataset):
         held, named["dataset"] = in_memory(dataset)
     named = {**{key: value for key, value in named.items() if value is not None}, **overrides}
     layers = [place_key(key, os.fspath(v) if isinstance(v, os.PathLike) else v) for key, v in named.items()]
@@ -207,6 +207,8 @@ def run(
         check_method(config.output.report)
     if out is not None:
         check_out(out)
+    elif overwrite:
+        raise ConfigError("overwrite=True has no effect without out, the run folder that it replaces; leave it out")
     saved = checkpoint_folder(out) if resume and out is not None else None
     before = None if saved is None else sharing.of_checkpoint(saved)
     wire = None if saved is None else sharing.wire_of_checkpoint(saved)
@@ -476,7 +478,7 @@ def save_tables(
         save_embeddings(place, table.weights, table.node_ids, formats)
 
 
-def _is_section(dataset: Any) -> bool:
+def is_section(dataset: Any) -> bool:
     """Whether a data set is said by fields of its section; scipy's dok_array and edges of networkx are mappings too."""
     return isinstance(dataset, Mapping) and not any(is_object_of(dataset, of) for of in ("scipy", "networkx"))
 

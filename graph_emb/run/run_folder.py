@@ -73,12 +73,15 @@ class RunFolder(PendingFolder):
 
 
 def check_out(out: object) -> None:
-    """Raise a ConfigError unless ``out`` names a place."""
+    """Raise a ConfigError unless ``out`` names a place that can be in a folder."""
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ConfigError(f"out={out!r} is no path; give that of a folder to write")
+    above = next(parent for parent in run_place(out).parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise ConfigError(f"{os.fspath(out)} cannot be written: {above} is a file; give another --out")
 
 
-def run_place(out: str | Path) -> Path:
+def run_place(out: str | os.PathLike[str]) -> Path:
     """Where a run is written that is to be in ``out``: links and ``~`` are followed."""
     return Path(os.path.realpath(Path(out).expanduser()))
 

@@ -261,6 +261,8 @@ def test_ids_of_torch_are_ids_and_what_is_no_list_is_refused_as_such(fitted: Any
             fitted.transform(ids)
     with pytest.raises(ConfigError, match=r"DeepWalk\.fit got no graph; give one"):
         ge.DeepWalk(**QUICK).fit(None)
+    with pytest.raises(ConfigError, match=r"DeepWalk\.fit got a dict, which is no graph; give one in memory, such as"):
+        ge.DeepWalk(**QUICK).fit({0: [1], 1: [0]})
 
 
 def test_ids_beyond_int64_are_refused_by_name(fitted: Any) -> None:

@@ -185,6 +185,8 @@ def test_a_rank_that_cannot_see_the_files_leaves_them_to_the_first(tmp_path: Pat
 def test_checkpoints_need_a_run_folder() -> None:
     with pytest.raises(ConfigError, match=r"checkpoint\.every = '5' needs out"):
         ge.pipeline("deepwalk", "digits", checkpoint={"every": 5})
+    with pytest.raises(ConfigError, match="overwrite=True has no effect without out"):
+        ge.pipeline("deepwalk", "digits", overwrite=True)
     with pytest.raises(ConfigError, match="resume needs out"):
         ge.pipeline("deepwalk", "digits", resume=True)
 

@@ -114,6 +114,9 @@ def test_an_empty_folder_is_taken_and_a_file_is_not(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file is a file"):
         RunFolder(tmp_path / "file", overwrite=True)
+    with pytest.raises(ConfigError, match=r"file/a/b cannot be written: .*file is a file; give another --out"):
+        RunFolder(tmp_path / "file" / "a" / "b")
+    assert names(tmp_path) == ["empty", "file"]
 
 
 def test_a_place_taken_meanwhile_keeps_both_runs(tmp_path: Path) -> None:
