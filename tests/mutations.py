@@ -45,6 +45,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/lazy_decay.py", "weight[r, d] * factor", "weight[r, d] / factor"),
     ("table/lazy_decay.py", "x / 2.0", "x / 3.0"),
     ("table/lazy_decay.py", "= max(decayed[rows[k]], decay)", "= decayed[rows[k]]"),
+    ("table/places.py", "self._norms[rows.numpy()] = 0.0", "pass"),
+    ("table/selection.py", "last[k] > since", "last[k] > since + 1"),
     ("optim/row_numbers.py", "counts[r] += 1", "counts[r] += 2"),
     ("optim/row_numbers.py", "last[r] = step", "last[r] = step + 1"),
     ("transport/local.py", "groups if told is ids else None", "groups"),

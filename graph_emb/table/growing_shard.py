@@ -22,13 +22,13 @@ from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.candidates import Candidates
 from graph_emb.table.changes import Changes
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
-from graph_emb.table.growth import LeastUsed, leaving, times_counted
+from graph_emb.table.growth import LeastUsed, SmallNorm, leaving, times_counted
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
 from graph_emb.table.look_ups import LookUps
 from graph_emb.table.places import Places, RoomForRows, count_uses, distinct_ids, used_ids
-from graph_emb.table.selection import Sums, TotalOf, summed
+from graph_emb.table.selection import Sums, TotalOf, marked_places, summed
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
@@ -105,7 +105,7 @@ class GrowingShard(GrowingRows):
     @property
     def live(self) -> np.ndarray:
         """The places of those in memory, ascending, (R,)."""
-        return np.flatnonzero(self._has_row())
+        return marked_places(self._has_row())
 
     def _has_row(self) -> np.ndarray:
         """Whether each place has a row, (places,), bool."""
@@ -339,7 +339,8 @@ class GrowingShard(GrowingRows):
 
     def num_bytes(self) -> int:
         """Bytes of the rows that are there with their state, of their numbers and of the map."""
-        return self.num_rows * (self.row_bytes() + 16) + self._map.num_bytes()
+        numbers = 24 if isinstance(self.growth.eviction, SmallNorm) else 16
+        return self.num_rows * (self.row_bytes() + numbers) + self._map.num_bytes()
 
     def row_bytes(self) -> int:
         """Bytes of a row with its state."""
@@ -423,7 +424,7 @@ class GrowingShard(GrowingRows):
     # Eviction
     def norms(self) -> np.ndarray:
         """See ``growth.Counted``."""
-        return self.places.norms(self.live, self._end)
+        return self.places.norms(lambda: self.live, self.last, self.step)
 
     @property
     def last(self) -> np.ndarray:
@@ -472,7 +473,7 @@ class GrowingShard(GrowingRows):
         live = self._has_row()
         free = live if self.frozen is None else live & ~self.frozen[: self._end].numpy()
         chosen, num = yield from leaving(self.growth.eviction, self, self._ids[: self._end], live, free)
-        ids = np.sort(self._ids[gone := np.flatnonzero(chosen)])
+        ids = np.sort(self._ids[gone := marked_places(chosen)])
         self.epoch += num > 0
         if len(gone):
             self._let_go(gone)

@@ -5,7 +5,7 @@ Legend: R rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +56,8 @@ class Places(EmbeddingShard):
     def __init__(self, spec: TableSpec, num_rows: int, ids: np.ndarray, room: RoomForRows | None = None) -> None:
         self.spec, self.first_id, self._ids, self._room = spec, 0, ids, room
         self.weight = sparse((num_rows, spec.dim), spec.dtype, f"table {spec.name!r}") if room is None else room.weight
+        self._norms: np.ndarray | None = None  # of each place, as of the step _norms_at; 0: not known
+        self._norms_at = 0
         self.free_state()
 
     def claim(self, num_rows: int) -> None:
@@ -66,15 +68,35 @@ class Places(EmbeddingShard):
     def original_ids(self, rows: Tensor) -> np.ndarray:
         return self._ids[rows.cpu().numpy()]
 
-    def norms(self, at: np.ndarray, num_places: int) -> np.ndarray:
-        """The Euclidean norms of rows at the places ``at``, (R,), those of all first places: (num_places,), float64."""
+    def norms(self, live: Callable[[], np.ndarray], last: np.ndarray, step: int) -> np.ndarray:
+        """The Euclidean norms of the rows at all first places, (P,), float64; anything where there is none.
+
+        They are kept, so that the next call reads but the rows that changed.
+
+        Args:
+            live: Gives the places of rows that are there, (R,); rows whose decay is lazy are taken one by one.
+            last: The last step that used each place, (P,).
+            step: The table's.
+        """
         if not self.lazy and self.weight.dtype in (torch.float32, torch.float64):
-            return row_norms(self.weight[:num_places].numpy())
-        found = np.empty(num_places)
+            if self._norms is None:
+                self._norms = sparse((self.num_rows,), torch.float64, f"table {self.spec.name!r}: norms").numpy()
+            known = self._norms[: len(last)]
+            row_norms(self.weight[: len(last)].numpy(), known, last, self._norms_at)
+            self._norms_at = step
+            return known
+        found, at = np.zeros(len(last)), live()
         for begin in range(0, len(at), NORMS):
             some = at[begin : begin + NORMS]
-            found[some] = row_norms(self.read(torch.from_numpy(some)).double().numpy())
+            norms, unused = np.zeros(len(some)), np.zeros(len(some), np.uint32)
+            row_norms(self.read(torch.from_numpy(some)).double().numpy(), norms, unused, 0)
+            found[some] = norms
         return found
+
+    def wrote(self, rows: Tensor) -> None:
+        super().wrote(rows)
+        if self._norms is not None:
+            self._norms[rows.numpy()] = 0.0
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         self.check_free()

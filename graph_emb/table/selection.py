@@ -13,6 +13,7 @@ from numba import prange
 
 from graph_emb.core.compiled import INSIDE, njit
 from graph_emb.core.threads import threads_for
+from graph_emb.table.row_memory import prefetch_to_read
 
 T = TypeVar("T")
 TotalOf = Callable[[np.ndarray], np.ndarray]
@@ -26,6 +27,8 @@ SAMPLE = 8192
 """Values that tell where to look, and at most twice as many."""
 BLOCK = 128
 """Values among which those of a range are looked for one by one, if any is there."""
+AHEAD = 12
+"""Rows that are asked for before they are needed."""
 LANES = 4
 """Counts of a thread: an addition must wait for the last one at the same place, and neighbours are often alike."""
 
@@ -239,16 +242,55 @@ def _square(row):
 
 
 @njit(parallel=True, cache=True, nogil=True)
-def _row_norms(rows, out, parts):
+def _row_norms(rows, known, last, since, parts):
     num = len(rows)
     for part in prange(parts):
-        for k in range(part * num // parts, (part + 1) * num // parts):
-            out[k] = np.sqrt(_square(rows[k]))
+        begin, stop = part * num // parts, (part + 1) * num // parts
+        changed = np.empty(BLOCK, np.int64)
+        for start in range(begin, stop, BLOCK):
+            end = np.int64(0)
+            for k in range(start, min(start + BLOCK, stop)):  # without a jump for each
+                changed[end] = k
+                end += np.int64((known[k] == 0.0) | (last[k] > since))
+            for n in range(end):
+                if n + AHEAD < end:
+                    prefetch_to_read(rows, changed[n + AHEAD])
+                known[changed[n]] = np.sqrt(_square(rows[changed[n]]))
 
 
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """The Euclidean norm of each row, (R, D), float32 or float64: (R,), float64."""
-    out = np.empty(len(rows))
+def row_norms(rows: np.ndarray, known: np.ndarray, last: np.ndarray, since: int) -> None:
+    """The Euclidean norms of rows, (R, D), float32 or float64, which may have changed since they were taken.
+
+    Args:
+        known: Those taken before, 0 of others, (R,) float64; changed where a row is of a later step.
+        last: The last step that changed each row, (R,) uint32.
+        since: The step after which they were taken.
+    """
     with threads_for(len(rows)) as parts:
-        _row_norms(rows, out, parts)
-    return out
+        _row_norms(rows, known, last, np.uint32(since), parts)
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _marked(mask, places, ends, parts):
+    num = len(mask)
+    for part in prange(parts):
+        begin, stop = part * num // parts, (part + 1) * num // parts
+        to, end = places[begin:stop], np.int64(0)
+        for k in range(begin, stop - 1):  # without a jump for each
+            to[end] = k
+            end += np.int64(mask[k])
+        if begin < stop and mask[stop - 1]:
+            to[end] = stop - 1
+            end += 1
+        ends[part] = end
+
+
+def marked_places(mask: np.ndarray) -> np.ndarray:
+    """``np.flatnonzero`` of (P,) bool, which takes several times as long where many marks lie anywhere."""
+    if np.count_nonzero(mask) < len(mask) // BLOCK:
+        return np.flatnonzero(mask)
+    with threads_for(len(mask)) as parts:
+        places, ends = np.empty(len(mask), np.int64), np.empty(parts, np.int64)
+        _marked(mask, places, ends, parts)
+    begins = [part * len(mask) // parts for part in range(parts)]
+    return np.concatenate([places[low : low + num] for low, num in zip(begins, ends.tolist(), strict=True)])
