@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--generated", choices=GENERATED)
     parser.add_argument("--nodes", type=int, default=5_000_000, help="of the generated graph")
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the edges to judge by")
-    parser.add_argument("--levels", nargs="+", type=levels_from, default=[False, True])
+    parser.add_argument("--levels", nargs="*", type=levels_from, default=[False, True])
     parser.add_argument("--walks", nargs="+", type=int, default=[10])
     parser.add_argument("--epochs", nargs="+", type=int, help="of knowledge graphs, in place of walks")
     parser.add_argument("--gosh", nargs="+", type=int, default=[], help="epochs of GOSH's lines")
