@@ -28,10 +28,8 @@ from partition.problem import RelationWeights, SymmetricAdjacency, symmetric
 
 ROOM = 0.3
 """What a part of a level that no machine holds may have above its even share: such a level is a prior, not a load."""
-CLUSTERS_PER_PART, NODES_PER_PART = 1.5, 8
-"""Clusters that are merged along the heaviest edges to a part: of the graph, whose nodes say little before they are
-clustered; and nodes of the graph of a finer level's parts, which have weights."""
-CYCLES = 4
+CLUSTERS_PER_PART = 4
+CYCLES = 2
 ROUNDS, LEAST_MOVED = 6, 0.002
 MANY = 1 << 20
 
@@ -136,7 +134,7 @@ def nested(
     with ThreadPool(thread_count(num_threads)) as threads:
         wanted = [count for count in reversed(counts) if count > num_parts]
         for count in wanted:
-            made = split(level, count, num_parts, rng, threads, NODES_PER_PART if columns else CLUSTERS_PER_PART)
+            made = split(level, count, num_parts, rng, threads)
             columns[count] = made[to_level]
             level, to_level = joined(level, made, to_level, threads)
         if num_parts in counts:
@@ -161,25 +159,18 @@ def qualities(adjacency: SymmetricAdjacency, found: np.ndarray, counts: Sequence
     return [_quality(rows, found[:, place], count, total) for place, count in enumerate(counts)]
 
 
-def split(
-    level: Level, count: int, num_groups: int, rng: np.random.Generator, threads: ThreadPool,
-    clusters: float = NODES_PER_PART,
-) -> np.ndarray:  # fmt: skip
-    """Parts inside the groups of a level, (N,), int32: each group has its even share of ``count``, in order.
-
-    Args:
-        clusters: That are merged to a part; a level of fewer nodes is not clustered.
-    """
+def split(level: Level, count: int, num_groups: int, rng: np.random.Generator, threads: ThreadPool) -> np.ndarray:
+    """Parts inside the groups of a level, (N,), int32: each group has its even share of ``count``, in order."""
     ends = count * np.arange(1, num_groups + 1, dtype=np.int64) // num_groups
     first = np.append(0, ends[:-1])
     limits = np.maximum(np.ceil((1 + ROOM) * level.totals / count), level.node_weights.max(axis=0)).astype(np.int64)
     group_of = np.repeat(np.arange(num_groups, dtype=np.int32), ends - first)
-    target = int(clusters * count)
-    coarse = coarsen(level, limits, EFFORTS["high"], target, rng, threads)
+    target = CLUSTERS_PER_PART * count
+    coarse = coarsen(level, limits, EFFORTS["default"], target, rng, threads)
     parts = merged(coarse[-1], first, ends - first, int(limits[0]))
     parts = _way_back(coarse, parts, group_of, limits, rng, threads)
     for _ in range(CYCLES):  # coarsened inside the parts, which are the first of the way back (Walshaw, 2004)
-        coarse = coarsen(replace(level, groups=parts, labels=None), limits, EFFORTS["high"], target, rng, threads)
+        coarse = coarsen(replace(level, groups=parts, labels=None), limits, EFFORTS["default"], target, rng, threads)
         parts = _way_back(coarse, coarse[-1].groups.copy(), group_of, limits, rng, threads)
     return parts
 

@@ -49,14 +49,7 @@ def test_the_parts_of_machines_are_a_level_and_bound_the_finer_ones() -> None:
 def test_the_levels_are_the_same_on_any_number_of_threads() -> None:
     one, two = (nested(communities(), [4, 32], seed=3, num_threads=threads)[0] for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
-
-
-def test_another_seed_finds_other_parts_where_many_are_as_good() -> None:
-    rng = np.random.default_rng(0)
-    graph = HeteroGraph(
-        {"node": 960}, {("node", "to", "node"): (rng.integers(0, 960, 5000), rng.integers(0, 960, 5000))}
-    )
-    assert (nested(graph, [4, 32], seed=4)[0] != nested(graph, [4, 32], seed=3)[0]).any()
+    assert (nested(communities(), [4, 32], seed=4)[0] != one).any()
 
 
 @pytest.mark.parametrize(
