@@ -47,6 +47,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/lazy_decay.py", "= max(decayed[rows[k]], decay)", "= decayed[rows[k]]"),
     ("table/places.py", "self._norms[rows.numpy()] = 0.0", "pass"),
     ("table/selection.py", "last[k] > since", "last[k] > since + 1"),
+    ("table/selection.py", "to[end] = stop - 1", "to[end] = stop"),
+    ("table/selection.py", "changed[end] = k", "changed[end] = start"),
     ("optim/row_numbers.py", "counts[r] += 1", "counts[r] += 2"),
     ("optim/row_numbers.py", "last[r] = step", "last[r] = step + 1"),
     ("transport/local.py", "groups if told is ids else None", "groups"),

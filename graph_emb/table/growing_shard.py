@@ -22,7 +22,7 @@ from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.candidates import Candidates
 from graph_emb.table.changes import Changes
 from graph_emb.table.growing_rows import GrowingRows, check_evicts
-from graph_emb.table.growth import LeastUsed, SmallNorm, leaving, times_counted
+from graph_emb.table.growth import LeastUsed, leaving, times_counted
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
@@ -339,8 +339,8 @@ class GrowingShard(GrowingRows):
 
     def num_bytes(self) -> int:
         """Bytes of the rows that are there with their state, of their numbers and of the map."""
-        numbers = 24 if isinstance(self.growth.eviction, SmallNorm) else 16
-        return self.num_rows * (self.row_bytes() + numbers) + self._map.num_bytes()
+        norms = 8 * self._end if self.places.keeps_norms else 0
+        return self.num_rows * (self.row_bytes() + 16) + norms + self._map.num_bytes()
 
     def row_bytes(self) -> int:
         """Bytes of a row with its state."""

@@ -93,6 +93,11 @@ class Places(EmbeddingShard):
             found[some] = norms
         return found
 
+    @property
+    def keeps_norms(self) -> bool:
+        """Whether ``norms`` has kept any, 8 bytes a place."""
+        return self._norms is not None
+
     def wrote(self, rows: Tensor) -> None:
         super().wrote(rows)
         if self._norms is not None:

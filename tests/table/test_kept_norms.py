@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.core.threads import SERIAL_ROWS
 from graph_emb.table.initializers import Uniform
+from graph_emb.table.selection import marked_places, row_norms
 
 pytestmark = pytest.mark.usefixtures("local_mode")
 
@@ -85,3 +87,29 @@ def test_rows_that_nobody_changed_are_not_read_again() -> None:
     opt.update(torch.tensor([0]), torch.ones(1, 5), emb)
     assert (emb.shard.norms()[1:20] < 3).all()
     assert emb.shard.norms()[0] > 100
+
+
+@pytest.mark.parametrize("num", [1, SERIAL_ROWS - 1, SERIAL_ROWS, 3001])
+def test_threads_take_the_rows_that_changed_and_no_others(num: int) -> None:
+    rng = np.random.default_rng(num)
+    rows, last = rng.normal(size=(num, 7)).astype(np.float32), rng.integers(0, 9, num).astype(np.uint32)
+    before = rng.choice([0.0, -1.0], num)
+    known = before.copy()
+    row_norms(rows, known, last, 4)
+    fresh = (before == 0) | (last > 4)
+    np.testing.assert_allclose(known[fresh], np.linalg.norm(rows[fresh].astype(np.float64), axis=1), rtol=1e-12)
+    assert (known[~fresh] == -1).all()
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.9, 1])
+@pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3001, 100_000])
+def test_marked_places_are_those_of_numpy(num: int, share: float) -> None:
+    mask = np.random.default_rng(num).random(num) < share
+    np.testing.assert_array_equal(marked_places(mask), np.flatnonzero(mask))
+
+
+def test_bytes_of_a_table_have_the_norms_that_it_keeps() -> None:
+    emb = made()
+    before = emb.shard.num_bytes()
+    check(emb)
+    assert emb.shard.num_bytes() == before + 8 * 20
