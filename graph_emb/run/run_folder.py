@@ -76,7 +76,11 @@ def check_out(out: object) -> None:
     """Raise a ConfigError unless ``out`` names a place that can be in a folder."""
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ConfigError(f"out={out!r} is no path; give that of a folder to write")
-    above = next(parent for parent in run_place(out).parents if os.path.lexists(parent))
+    try:
+        place = run_place(out)
+    except RuntimeError as error:  # of expanduser
+        raise ConfigError(f"{os.fspath(out)}: no user of this name has a home folder; give another --out") from error
+    above = next(parent for parent in place.parents if os.path.lexists(parent))
     if not above.is_dir():
         raise ConfigError(f"{os.fspath(out)} cannot be written: {above} is a file; give another --out")
 
