@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,19 +48,23 @@ class FirstCompile(event.Listener):
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.told, self.kept = False, True
 
     def on_start(self, event: event.Event) -> None:
         package = event.data["dispatcher"].py_func.__module__.partition(".")[0]
         if not self.told and package in ("graph_emb", "partition"):
             self.told = True
-            note("compiling kernels, once for this machine; the next start takes them from numba's cache")
+            if self.kept:
+                note("compiling kernels, once for this machine; the next start takes them from numba's cache")
+            else:
+                note("compiling kernels, at each start: no folder can keep them; NUMBA_CACHE_DIR names one")
 
     def on_end(self, event: event.Event) -> None:
         pass
 
 
-event.register("numba:compile", FirstCompile())
+FIRST = FirstCompile()
+event.register("numba:compile", FIRST)
 
 
 class CompileClock:
@@ -102,14 +108,33 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         options |= INSIDE
 
     def decorate(function: Callable[..., Any]) -> Any:
-        made = numba.njit(**options)(function)
-        if options.get("cache") and hasattr(made, "_cache"):  # without NUMBA_DISABLE_JIT
+        try:
+            made = numba.njit(**options)(function)
+        except RuntimeError:  # numba may write neither beside the package nor in the home
+            FIRST.kept = _cached_in_temporary_folder()
+            made = numba.njit(**{**options, "cache": FIRST.kept})(function)
+        if hasattr(getattr(made, "_cache", None), "_cache_file"):  # with NUMBA_DISABLE_JIT there is none
             index = made._cache._cache_file
             index._source_stamp = index._source_stamp, text_stamp(Path(function.__code__.co_filename))
             _SharedCache(made)
         return made
 
     return decorate
+
+
+@cache
+def _cached_in_temporary_folder() -> bool:
+    """Let numba keep machine code in a temporary folder that this user alone can write; whether there is one."""
+    try:
+        folder = Path(tempfile.gettempdir(), f"graph-emb-kernels-{os.geteuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    if own:  # what others put there would be run
+        numba.config.CACHE_DIR = str(folder)
+    return own
 
 
 class _SharedCache:
@@ -140,8 +165,8 @@ class _SharedCache:
         return found
 
     def save(self, key: Any, data: Any) -> None:
-        """As numba's."""
-        with _locked(Path(self._folder), fcntl.LOCK_EX, AT_MOST):
+        """As numba's; what a full disk does not take is compiled again by the next process."""
+        with contextlib.suppress(OSError), _locked(Path(self._folder), fcntl.LOCK_EX, AT_MOST):
             self._save(key, data)
 
     def compile(self, signature: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import runpy
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from numba import njit
 import graph_emb
 from graph_emb.core import compiled
 from graph_emb.core.compiled import GOLDEN, UNIT, mix64, unit, unit_draw
+from tests.conftest import CHECKOUT
 
 # The first outputs of the authors' generator, started at 0.
 PUBLISHED = np.array([0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F], np.uint64)
@@ -87,6 +89,52 @@ def test_a_cached_kernel_is_compiled_again_when_a_module_that_it_imports_changes
     assert found() == "15 0\n"
     (package / "helper.py").write_text(HELPER.replace("x * F", "x + F"), encoding="utf-8")
     assert found() == "8 0\n"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_where_neither_package_nor_home_can_be_written_kernels_are_kept_in_an_own_temporary_folder(
+    ours: bool, tmp_path: Path
+) -> None:
+    """numba refuses to make such a function at all: in a container that may not write, nothing could be imported."""
+    package, temporary = tmp_path / "kernels", tmp_path / "temporary"
+    temporary.mkdir()
+    package.mkdir()
+    for name, text in {"__init__": "", "run": KERNEL, "helper": HELPER, "numbers": "FACTOR = 2"}.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    (package / "__pycache__").touch()  # root may write everywhere, but not into a file
+    folder = temporary / f"graph-emb-kernels-{os.geteuid()}"
+    if not ours:  # others can write into it
+        folder.mkdir()
+        folder.chmod(0o777)
+    paths = [str(tmp_path), str(CHECKOUT)]
+    nowhere = {"HOME": "/dev/null/home", "XDG_CACHE_HOME": "/dev/null/cache", "TMPDIR": str(temporary)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **nowhere}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    code = (
+        "from kernels.run import run; from graph_emb.core.compiled import FIRST\n"
+        "print(run(3), FIRST.kept, sum(getattr(run.stats, 'cache_hits', {}).values()))"
+    )
+
+    def found() -> str:
+        command = [sys.executable, "-B", "-c", code]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert found() == f"6 {ours} 0\n"
+    assert found() == f"6 {ours} {int(ours)}\n"
+    assert stat.S_IMODE(folder.stat().st_mode) == (0o700 if ours else 0o777)
+    assert any(folder.rglob("*.nbc")) == ours
+
+
+def test_a_disk_that_does_not_take_machine_code_is_no_error(tmp_path: Path) -> None:
+    code = (
+        "import resource, numpy as np; from graph_emb.core.compiled import mix64\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); print(mix64(np.uint64(1)))"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert int(done.stdout) == int(mix64(np.uint64(1)))
+    assert not any(file.stat().st_size for file in tmp_path.rglob("*.nb?"))
 
 
 def test_the_first_compile_on_a_machine_says_so_once_and_a_cached_start_says_nothing(tmp_path: Path) -> None:
