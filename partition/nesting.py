@@ -21,6 +21,7 @@ from graph_emb.graph.typed import HeteroGraph
 from partition.kernels import clustering, merging
 from partition.kernels.sorting import cut_of
 from partition.manifest import FileSet, WrittenFiles
+from partition.methods import jet
 from partition.methods.base import at_least
 from partition.methods.coarsening import Level, coarsen, contract
 from partition.methods.effort import EFFORTS
@@ -29,7 +30,7 @@ from partition.problem import RelationWeights, SymmetricAdjacency, symmetric
 ROOM = 0.3
 """What a part of a level that no machine holds may have above its even share: such a level is a prior, not a load."""
 CLUSTERS_PER_PART = 4
-CYCLES = 2
+CYCLES = 1
 ROUNDS, LEAST_MOVED = 6, 0.002
 MANY = 1 << 20
 
@@ -172,7 +173,7 @@ def split(level: Level, count: int, num_groups: int, rng: np.random.Generator, t
     for _ in range(CYCLES):  # coarsened inside the parts, which are the first of the way back (Walshaw, 2004)
         coarse = coarsen(replace(level, groups=parts, labels=None), limits, EFFORTS["default"], target, rng, threads)
         parts = _way_back(coarse, coarse[-1].groups.copy(), group_of, limits, rng, threads)
-    return parts
+    return jet.search(level, parts, group_of, limits, rng, threads)
 
 
 def _way_back(
