@@ -1,8 +1,9 @@
 """Nested partitions: parts of parts of parts, all levels from one descent of the multilevel method.
 
 The finest level comes first: clusters inside the parts that machines hold, merged to the wanted number along the
-heaviest edges and refined on the way back. Each coarser level is made in the same way from the graph whose nodes are
-the parts of the one before, which is smaller by a factor, so that many parts cost little more than few.
+heaviest edges, refined on the way back and searched by moves that may lose edges at first (``jet``). Each coarser level
+is made in the same way from the graph whose nodes are the parts of the one before, which is smaller by a factor, so
+that many parts cost little more than few.
 Legend: N nodes, L levels, P parts of a level.
 """
 
