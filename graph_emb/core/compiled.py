@@ -133,7 +133,7 @@ def _cached_in_temporary_folder() -> bool:
         return False
     own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
     if own:  # what others put there would be run
-        numba.config.CACHE_DIR = str(folder)
+        numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     return own
 
 

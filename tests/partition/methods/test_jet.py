@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -151,6 +152,31 @@ def test_limits_groups_and_last_nodes_stay_and_the_cut_falls() -> None:
     assert best[0] == 7 or (best == 7).any()
     again = found(level, best, 40, limit, groups=groups, seed=5)
     assert cut(level, again) <= cut(level, best)  # never worse than what it begins with
+
+
+def test_who_has_moved_rests_for_a_round_and_rounds_end_when_little_was_gained(monkeypatch: pytest.MonkeyPatch) -> None:
+    level = drawn(3000, 12000, 5)
+    parts = np.random.default_rng(0).integers(60, size=3000).astype(np.int32)
+    rounds: list[tuple[np.ndarray, np.ndarray, int]] = []
+    before = kernels.propose
+
+    def recorded(low: int, high: int, *given: np.ndarray) -> int:
+        inside = before(low, high, *given)
+        rounds.append((given[3].copy(), given[5].copy(), level.weight - inside))
+        return int(inside)
+
+    monkeypatch.setattr(kernels, "propose", recorded)
+    best = found(level, parts, 60, 60)
+    least, waited = level.weight + 1, 0
+    for k, (now, resting, cut_now) in enumerate(rounds):
+        np.testing.assert_array_equal(resting, rounds[k - 1][0] != now if k else np.zeros(3000, bool))
+        assert cut_now == cut(level, now)
+        waited = 0 if cut_now < 0.999 * least else waited + 1
+        least = min(least, cut_now)
+        assert (waited > 8) == (k == len(rounds) - 1)
+    assert cut(level, best) == least
+    little = [b for a, b in pairwise(rounds) if 0.999 * a[2] <= b[2] < a[2]]
+    assert little  # rounds that gain, but not enough to go on for
 
 
 def test_any_number_of_threads_finds_the_same() -> None:
