@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, check_flags, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import OutputFile, PendingFolder, json_text, write_file, write_text
 from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.dgl_format import storable
@@ -95,7 +96,7 @@ def _opened(
     source: Any, options: Mapping[str, Any] | None, progress: bool | None
 ) -> tuple[HeteroGraph, Assignment | None, EdgeOwner]:
     """The graph of a source, its parts where it has some, and the owner of its edges, by default the destination."""
-    path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
+    path = user_path(source) if isinstance(source, (str, Path)) else None
     if path is not None and path.exists():
         try:
             whole = load(path)

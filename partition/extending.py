@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, check_flags
+from graph_emb.core.paths import user_path
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.grown import Ends, grown, grown_by
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
@@ -99,7 +100,7 @@ def extend(
         if name in options:
             raise ConfigError(f"{name}={options[name]!r} has no effect where nodes have their parts; leave it out")
     whole = load(source)
-    if Path(out).expanduser().resolve() == whole.path.resolve():
+    if user_path(out).resolve() == whole.path.resolve():
         raise ConfigError(f"out = {str(out)!r} is the partition that grows, and stays as it is; give another folder")
     before, old = whole.assignment(), without_trainers(whole.to_graph())
     more = {"new_nodes": new_nodes, "node_data": node_data, "edge_data": edge_data, "node_ids": node_ids}

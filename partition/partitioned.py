@@ -16,6 +16,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, check_flags, unknown_name
 from graph_emb.core.notebook import Card
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 from graph_emb.graph.dgl_format import read_tensors
 from graph_emb.graph.readers.tables import read_npy
@@ -358,7 +359,7 @@ def load(path: str | Path) -> PartitionedGraph:
         DataError: there is no partition.
         PartitionError: its ranges do not fit together.
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     if path.is_file():
         return PartitionedGraph(path)
     if not path.is_dir():

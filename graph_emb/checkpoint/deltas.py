@@ -40,6 +40,7 @@ from graph_emb.checkpoint.row_files import (
     write_shares,
 )
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import OutputFile, write_file, write_text
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.table.spec import StateSpec
@@ -234,8 +235,8 @@ def merge_checkpoints(base: str | Path, deltas: Sequence[str | Path], out: str |
     """
     if isinstance(deltas, str | os.PathLike):
         raise ConfigError(f"deltas is one path; give a list, such as [{os.fspath(deltas)!r}]")
-    places = [Path(os.path.abspath(Path(place).expanduser())) for place in (base, *deltas)]
-    target = Path(os.path.abspath(Path(out).expanduser()))
+    places = [Path(os.path.abspath(user_path(place))) for place in (base, *deltas)]
+    target = Path(os.path.abspath(user_path(out)))
     if len(places) < 2:
         raise ConfigError(f"{places[0]}: no delta is given to merge")
     if target in places:

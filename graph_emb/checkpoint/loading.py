@@ -36,6 +36,7 @@ from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, 
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, check_flags, unknown_name
 from graph_emb.core.json_codec import decode
+from graph_emb.core.paths import user_path
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.growing_embedding import GrowingEmbedding
@@ -114,7 +115,7 @@ def load_checkpoint(
     transport = common_transport(tables)
     transport.flush()
     transport.barrier()
-    place = Path(path).expanduser()
+    place = user_path(path)
     what = f"checkpoint {place}"
     dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
 

@@ -29,6 +29,7 @@ from graph_emb.checkpoint.row_files import (
     row_pieces,
 )
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import xxh64_of
 from graph_emb.table.growing_rows import COUNTS
 
@@ -45,7 +46,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = user_path(path)
         self.manifest = CheckpointManifest.read(self.path)
 
     def verify(self, files: Sequence[FileEntry] | None = None) -> None:

@@ -18,6 +18,7 @@ from graph_emb.checkpoint.manifest import Best, Retention, digest_of, pending_ch
 from graph_emb.checkpoint.snapshot import DenseObjects, Snapshot, finish, part_file, take, write_part
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError, check_flags
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.sparse_optimizer import SparseOptimizer, transport_of
@@ -222,7 +223,7 @@ def save_checkpoint(
         ['20', '30']
     """
     global _running
-    place = Path(os.path.abspath(Path(path).expanduser()))
+    place = Path(os.path.abspath(user_path(path)))
     composed = [table for table in tables if isinstance(table, ComposedEmbedding)]
     tables = expanded(tables)
     transport = common_transport(tables)
@@ -230,7 +231,7 @@ def save_checkpoint(
     transport.flush()
     transport.barrier()
 
-    before = None if base is None else Path(os.path.abspath(Path(base).expanduser()))
+    before = None if base is None else Path(os.path.abspath(user_path(base)))
 
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
         check_flags(background=background)

@@ -20,6 +20,7 @@ from graph_emb.config import (
     section_from,
 )
 from graph_emb.core.errors import ConfigError, DataError, LackingError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.evaluate.indexes import EXACT
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_again(args: argparse.Namespace) -> int:
     """Judge a run anew by its own data, seed and sections, or by ``evaluate`` fields given here; --json writes it."""
-    place = Path(args.run).expanduser()
+    place = user_path(args.run)
     config, metrics, tables = read_run(place)
     if config.dataset.digest is not None:
         raise LackingError(
@@ -139,7 +140,7 @@ def neighbors(args: argparse.Namespace) -> int:
         raise ConfigError("neighbors needs --id ID, a node whose neighbours are asked for, or --save-index FILE")
     if args.json is not None and not args.id:
         raise ConfigError(f"--json {args.json} needs --id ID, a node whose neighbours are asked for")
-    embeddings = load_embeddings(folder_of_table(Path(args.embeddings).expanduser(), args.table))
+    embeddings = load_embeddings(folder_of_table(user_path(args.embeddings), args.table))
     weights, ids = embeddings.weights, embeddings.node_ids
     options = {"index": args.index, "effort": args.effort, "saved": args.load_index}
     search = NearestNeighbors(weights, ids, args.metric, **options)

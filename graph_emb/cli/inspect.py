@@ -14,6 +14,7 @@ from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
@@ -49,7 +50,7 @@ def checkpoint_at(place: str | Path) -> Path:
     Raises:
         DataError: there is neither.
     """
-    folder = Path(place).expanduser()
+    folder = user_path(place)
     if (folder / NAME).is_file():
         return folder
     found = newest(folder)
@@ -129,7 +130,7 @@ def as_text(facts: dict[str, Any]) -> str:
 
 def export(args: argparse.Namespace) -> int:
     """Embeddings of a run or a checkpoint in another format, by original id, in bounded memory; prints their paths."""
-    source = Path(args.source).expanduser()
+    source = user_path(args.source)
     if is_run(args.out):
         raise ConfigError(f"--out {args.out} is a run folder; give a folder for exports")
     checkpoint = source if (source / NAME).is_file() else newest(source)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graph_emb.core.errors import GraphEmbError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import replace_json, replace_text
 from graph_emb.core.terminal import say
 from graph_emb.run.family import family_of
@@ -18,7 +19,7 @@ from graph_emb.run.run_folder import METRICS, read_metrics
 
 def report(args: argparse.Namespace) -> int:
     """Write the page of a finished run again, perhaps with another map; print its path."""
-    place = Path(args.run).expanduser()
+    place = user_path(args.run)
     facts = RunFacts.of_folder(place)
     data = facts.config.dataset if args.root is None else facts.config.dataset.model_copy(update={"root": args.root})
     try:  # its labels colour the map
@@ -35,7 +36,7 @@ def report(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """Print runs side by side; --html and --json write them."""
-    places = [Path(run).expanduser() for run in args.runs]
+    places = [user_path(run) for run in args.runs]
     names = [place.name for place in places]
     if len(set(names)) < len(names):
         names = list(args.runs)

@@ -23,6 +23,7 @@ from graph_emb.config import (
 )
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import importing
+from graph_emb.core.paths import user_path
 from graph_emb.core.progress import on_terminal
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import INTERRUPTED, listed, say
@@ -217,7 +218,7 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
         return goes_on(args) and args.recipe is None and is_finished(out, config, resumed=True)
 
     options = {"overwrite": args.overwrite, "again": again, "finished": finished}
-    code = start.run([*python, *words], config, out.expanduser(), **options)
+    code = start.run([*python, *words], config, user_path(out), **options)
     if code is not None:
         return code
     first = start.machines.hosts[0].address
@@ -310,7 +311,7 @@ def infer(args: argparse.Namespace) -> int:
     with importing():
         from graph_emb.run.new_nodes import infer as infer_rows
 
-    run = Path(args.run).expanduser().resolve()
+    run = user_path(args.run).resolve()
     out = args.out or run.with_name(f"{run.name}-infer")
     found = infer_rows(
         args.run,
@@ -460,7 +461,7 @@ def is_finished(folder: Path, config: RunConfig, *, resumed: bool = False) -> bo
     from graph_emb.run.run_folder import CONFIG, read_metrics
 
     try:
-        folder = folder.expanduser()
+        folder = user_path(folder)
         metrics = read_metrics(folder)
         there = fields_of(config_from(read_config_file(folder / CONFIG)))
         if metrics["status"] != FINISHED or "error" in metrics["evaluation"]:

@@ -21,6 +21,7 @@ from typing_extensions import Self
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import HiddenFolder, left_behind, named, remove_left_behind, remove_marked, size_text
 from graph_emb.core.page_cache import Drain
+from graph_emb.core.paths import user_path
 
 FREE_BYTES_MARGIN = 1 << 20
 CACHED_BYTES = 1 << 20
@@ -239,7 +240,7 @@ class PendingFolder:
         name: str | None = None,
         is_ours: Callable[[Path], bool] | None = None,
     ) -> None:
-        self.place = Path(os.path.realpath(Path(place).expanduser()))
+        self.place = Path(os.path.realpath(user_path(place)))
         self._may_replace, self._what = may_replace, what
         self._done = False
         self._check()

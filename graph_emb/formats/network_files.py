@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import DataError
+from graph_emb.core.paths import user_path
 from graph_emb.core.tensor_files import open_tensors, write_tensors
 
 if TYPE_CHECKING:  # it takes a second to import
@@ -62,7 +63,7 @@ def load_network(folder: str | Path) -> KeptNetwork | None:
     Raises:
         DataError: the file is damaged.
     """
-    path = Path(folder).expanduser() / NETWORK
+    path = user_path(folder) / NETWORK
     if not path.is_file():
         return None
     file, about = open_tensors(path, "network")

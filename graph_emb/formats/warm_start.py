@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.formats.embedding_files import exact_ids, open_embeddings
 from graph_emb.formats.row_readers import Ids, RowFile, Rows
 from graph_emb.graph.ids import find_ids, first_repeated
@@ -54,7 +55,7 @@ class FromFile:
     ) -> None:
         if unknown not in UNKNOWN:
             raise unknown_name("unknown", unknown, UNKNOWN)
-        self.path = Path(path).expanduser().absolute()
+        self.path = user_path(path).absolute()
         self.ids = None if ids is None else exact_ids(ids, "ids")
         filler = None if missing is None else as_initializer(missing)
         if isinstance(filler, TableInitializer):

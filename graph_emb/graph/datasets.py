@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from graph_emb.compat import ogb
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, check_flags, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
@@ -235,7 +236,7 @@ def _with_classes(dataset: Dataset) -> HeteroGraph:
 def data_root(root: str | Path | None = None) -> Path | None:
     """The folder of the named data sets: ``root``, else $GRAPH_EMB_DATA, else None."""
     found = os.environ.get("GRAPH_EMB_DATA") if root is None else root
-    return None if found is None else Path(found).expanduser()
+    return None if found is None else user_path(found)
 
 
 def find_dataset(source: str | Path, root: str | Path | None = None) -> Path | None:

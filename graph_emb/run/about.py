@@ -8,6 +8,7 @@ from typing import Any
 
 from graph_emb.config import RunConfig, config_from, fields_of
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import xxh64_of
 
 WAY_TO_TRAIN = ("parallel", "checkpoint")
@@ -52,7 +53,7 @@ def _content_of(place: str) -> str:
 
 def _files_at(place: str) -> list[Path]:
     """A file, or those of a folder by name; none where there is neither."""
-    path = Path(place).expanduser()
+    path = user_path(place)
     return [path] if path.is_file() else sorted(own for own in path.glob("*") if own.is_file())
 
 

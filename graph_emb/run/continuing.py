@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, DataError, LackingError
+from graph_emb.core.paths import user_path
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers.tables import read_npy
 from graph_emb.models.skipgram.config import MOST_WALKS, GoesOn, LineConfig, PlainWalkConfig
@@ -39,7 +40,7 @@ LENGTHS = "lengths.npy"
 def check_stays(config: RunConfig, place: Path) -> None:
     """Raise a ConfigError where a run would replace the one that it goes on from, with which its changes are found."""
     before = getattr(config.model, "from_run", None)
-    if before is not None and Path(before).expanduser().resolve() == place:
+    if before is not None and user_path(before).resolve() == place:
         raise ConfigError(f"{place} is the run that goes on, and stays as it is; give another --out")
 
 
@@ -93,7 +94,7 @@ class OldRun:
         graph = read_plain_dataset(section, config.seed, **edge_policy(model)).graph
         if not np.array_equal(rows.node_ids, graph.ids_of(np.arange(graph.num_nodes))):
             raise DataError(f"{place}: its rows are of other nodes than those of {section.name}, which has changed")
-        return cls(config, graph, *_both_tables(Path(place).expanduser(), config, rows.weights))
+        return cls(config, graph, *_both_tables(user_path(place), config, rows.weights))
 
 
 def _both_tables(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from
 from graph_emb.core.imports import resolve
+from graph_emb.core.paths import user_path
 from graph_emb.formats.embedding_files import Embeddings, align
 from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.models.skipgram.config import GoesOn, PlainWalkConfig, SkipGramConfig, SkipGramTraining
@@ -93,9 +93,9 @@ class Family(ABC):
         if isinstance(model, SkipGramTraining):
             filled["lr_decay"] = model.decay
         if isinstance(model, PlainWalkConfig) and model.warm_start is not None and not model.spectral_start:
-            filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
+            filled["warm_start"] = str(user_path(model.warm_start).absolute())
         if isinstance(model, GoesOn) and model.from_run is not None:
-            filled["from_run"] = str(Path(model.from_run).expanduser().absolute())
+            filled["from_run"] = str(user_path(model.from_run).absolute())
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 

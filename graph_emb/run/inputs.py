@@ -17,6 +17,7 @@ import partition
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.core.settings import Settings
 from graph_emb.graph import Graph, read_graph
 from graph_emb.graph.csr import Duplicates
@@ -177,7 +178,7 @@ def following(config: RunConfig) -> RunConfig:
 
 def folder_of(place: str | Path) -> Path:
     """The folder of a partition that is named by it or by the JSON in it."""
-    path = Path(place).expanduser().resolve()
+    path = user_path(place).resolve()
     return path.parent if path.is_file() else path
 
 

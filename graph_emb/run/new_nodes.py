@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from graph_emb.config import TrainSection, config_from, read_config_file
 from graph_emb.core.errors import ConfigError, LackingError, check_flags
+from graph_emb.core.paths import user_path
 from graph_emb.core.progress import bar
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
@@ -86,12 +87,12 @@ def base_of(run: str | Path, new_edges: Sequence[str | Path] = ()) -> dict[str, 
     Raises:
         ConfigError: no run folder.
     """
-    place = Path(run).expanduser()
+    place = user_path(run)
     if not is_run(place):
         raise ConfigError(f"{place} is no run folder: it has no {CONFIG} or no metrics.json; give the --out of a run")
     config = config_from(read_config_file(place / CONFIG))
     sections = {name: section for name, section in config.sections().items() if name in HANDED_ON}
-    edges = [*sections["dataset"]["new_edges"], *(str(Path(path).expanduser().absolute()) for path in new_edges)]
+    edges = [*sections["dataset"]["new_edges"], *(str(user_path(path).absolute()) for path in new_edges)]
     sections["dataset"]["new_edges"] = edges
     unset = {"warm_start": None, "warm_start_partial": False, "multilevel": False, "reach": 0}
     if getattr(config.model, "composed", False):  # its rows are saved, not the tables that they are sums of
@@ -147,7 +148,7 @@ def infer(
         raise ConfigError(f"epochs is {epochs!r}; it must be an integer of at least 0")
     if out is None and (overwrite or tuple(formats) != ("npy",)):
         raise ConfigError(f"formats={formats!r}, overwrite={overwrite} have no effect without out; leave them out")
-    if out is not None and is_run(Path(out).expanduser()):
+    if out is not None and is_run(user_path(out)):
         raise ConfigError(f"{out} is a run folder, which holds rows of its own; give another folder for the new ones")
     old = OldRun.read(run)
     model: Any = old.config.model

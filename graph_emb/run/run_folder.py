@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graph_emb.config import RunConfig, config_from, read_config_file
 from graph_emb.core.errors import ConfigError, check_flags, unknown_name
 from graph_emb.core.hidden import MARK
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
 
 if TYPE_CHECKING:
@@ -76,18 +77,14 @@ def check_out(out: object) -> None:
     """Raise a ConfigError unless ``out`` names a place that can be in a folder."""
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ConfigError(f"out={out!r} is no path; give that of a folder to write")
-    try:
-        place = run_place(out)
-    except RuntimeError as error:  # of expanduser
-        raise ConfigError(f"{os.fspath(out)}: no user of this name has a home folder; give another --out") from error
-    above = next(parent for parent in place.parents if os.path.lexists(parent))
+    above = next(parent for parent in run_place(out).parents if os.path.lexists(parent))
     if not above.is_dir():
         raise ConfigError(f"{os.fspath(out)} cannot be written: {above} is a file; give another --out")
 
 
 def run_place(out: str | os.PathLike[str]) -> Path:
     """Where a run is written that is to be in ``out``: links and ``~`` are followed."""
-    return Path(os.path.realpath(Path(out).expanduser()))
+    return Path(os.path.realpath(user_path(out)))
 
 
 def checkpoint_folder(out: str | Path) -> Path:
@@ -161,7 +158,7 @@ def read_run(folder: str | Path) -> tuple[RunConfig, dict[str, Any], dict[str, E
         ConfigError: the folder is no run.
         DataError: damaged files.
     """
-    place = Path(folder).expanduser()
+    place = user_path(folder)
     if not is_run(place):
         raise ConfigError(f"{place} is no run folder: it has no {CONFIG} or no metrics.json; give the --out of a run")
     from graph_emb.formats.embedding_files import load_embeddings  # needs torch: a launcher checks folders alone

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.paths import user_path
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,7 @@ class File(Cached):
     @property
     def path(self) -> Path:
         """The folder."""
-        return Path(self.folder).expanduser()
+        return user_path(self.folder)
 
 
 @dataclass(frozen=True)

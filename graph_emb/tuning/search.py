@@ -17,6 +17,7 @@ from typing import Any
 from graph_emb.config import RunConfig, config_text, fields_of
 from graph_emb.config.schema import DatasetSection
 from graph_emb.core.errors import ConfigError, GraphEmbError, check_flags, unknown_name
+from graph_emb.core.paths import user_path
 from graph_emb.core.progress import bar
 from graph_emb.core.storage import plain, replace_text
 from graph_emb.models.search import OneOf, Range, Space, Span, check_range, parse_range
@@ -178,7 +179,7 @@ def tune_config(
     blind = without_test(read, networks=networks, seed=base.seed)
     held = DatasetSection(name=section.name, root=section.root)
     held.hold(blind)
-    job = _Search(base, base.replace(dataset=held), space, metric, Path(out).expanduser(), int(trials), int(jobs))
+    job = _Search(base, base.replace(dataset=held), space, metric, user_path(out), int(trials), int(jobs))
     job.folder(resume=resume)  # refuses another search
     until = None if hours is None else time.time() + 3600 * float(hours)
     told = progress, on_trial

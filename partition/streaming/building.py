@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.paths import user_path
 from graph_emb.core.storage import PendingFolder, replace_text
 from graph_emb.core.terminal import Advance, progress_shown, reading
 from graph_emb.graph.dgl_format import BlockColumn
@@ -205,7 +206,7 @@ class Job:
         workers = Workers.of_environment()
         with ExitStack() as stack:
             stack.enter_context(progress_shown(self.options.progress if workers.rank == 0 else False))
-            place = Path(os.path.realpath(Path(self.options.out).expanduser()))
+            place = Path(os.path.realpath(user_path(self.options.out)))
             pending = None
             if workers.rank == 0:
                 pending = stack.enter_context(pending_partition(place, overwrite=self.options.overwrite))

@@ -117,7 +117,7 @@ def test_an_empty_folder_is_taken_and_a_file_is_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"file/a/b cannot be written: .*file is a file; give another --out"):
         RunFolder(tmp_path / "file" / "a" / "b")
     assert names(tmp_path) == ["empty", "file"]
-    with pytest.raises(ConfigError, match=r"~nobody-has-this-name/x: no user of this name has a home folder"):
+    with pytest.raises(ConfigError, match=r"~nobody-has-this-name/x: this user has no home folder"):
         RunFolder("~nobody-has-this-name/x")
 
 

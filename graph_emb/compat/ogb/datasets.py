@@ -17,6 +17,7 @@ from graph_emb.compat.ogb import raw
 from graph_emb.compat.ogb.catalog import Metadata, metadata
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import scratch_folder
+from graph_emb.core.paths import user_path
 
 Root = str | os.PathLike[str]
 
@@ -154,7 +155,7 @@ def class_labels(meta: Metadata, table: np.ndarray, num_nodes: int, folder: Path
 
 def find_folder(meta: Metadata, root: Root, download: bool) -> Path:
     """The folder of a data set, complete enough to try and of the release that the installed ogb names."""
-    root = Path(root).expanduser()
+    root = user_path(root)
     folder = root / meta.folder
     if not (folder / meta.raw_file).exists():
         if not download:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig, config_from, fields_of
 from graph_emb.core.errors import DataError
+from graph_emb.core.paths import user_path
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.labels import Labels
 from graph_emb.run.family import family_of
@@ -52,7 +53,7 @@ class RunFacts:
             ConfigError: the folder is no run.
             DataError: damaged files.
         """
-        place = Path(folder).expanduser()
+        place = user_path(folder)
         config, metrics, tables = read_run(place)
         return cls(place.name, config, metrics, read_history(place), tables)
 
