@@ -231,6 +231,9 @@ class Graph:
         """
         if not self.directed:
             return self
+        if self.weights is None and duplicates == "first":  # these rows are sorted already
+            indptr, indices, _ = _both_ways(self.indptr, self.indices, np.ones(self.num_arcs, np.int8))
+            return Graph(indptr, indices, None, directed=False, node_ids=self.node_ids)
         rows = to_rows(
             self.sources(), self.indices, self.weights, self.num_nodes, directed=False, duplicates=duplicates
         )
@@ -338,12 +341,20 @@ def to_rows(
     rows = _sort(src, dst, weights, num_nodes)
     del src, dst
     rows = _merge_duplicates(*rows, duplicates)
-    if not directed:  # the upper triangle to both; a self loop is in both, so that max keeps it single
-        upper = sparse.csr_array(rows[::-1], shape=(num_nodes, num_nodes))
-        both = upper.maximum(upper.T.tocsr())
-        rows = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False), both.data
+    if not directed:
+        rows = _both_ways(*rows)  # of the upper triangle
     indptr, indices, data = rows
     return indptr, indices, None if data.dtype == np.int8 or bool((data == 1).all()) else data
+
+
+def _both_ways(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray]:
+    """Sorted rows with the reverse of every arc; one that is there both ways, as a self loop, stays single."""
+    num_nodes = len(indptr) - 1
+    arcs = sparse.csr_array((data, indices, indptr), shape=(num_nodes, num_nodes))
+    both = arcs.maximum(arcs.T.tocsr())
+    return both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False), both.data
 
 
 def _sort(

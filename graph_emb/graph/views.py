@@ -125,7 +125,12 @@ def compressed(
     counts = {DROPPED: dropped, MERGED: len(src) - dropped - given.num_arcs}
     found = _undirected(given, graph.symmetric)
     if found is None:
-        found = rows(directed=False) if symmetrize else given
+        if not symmetrize:
+            found = given
+        elif given.weights is None and duplicates == "first":
+            found = given.to_undirected()
+        else:  # the weight of the edge that comes first, whichever way it is written
+            found = rows(directed=False)
     counts[ADDED] = found.num_arcs - given.num_arcs
     return found, {what: count for what, count in counts.items() if count}
 

@@ -191,7 +191,7 @@ def start_of(
     kept = place >= 0
     tables = [np.zeros((graph.num_nodes, own.shape[1]), np.float32) for own in old.tables]
     for table, own in zip(tables, old.tables, strict=True):
-        table[place[kept]] = own[kept]
+        table[place[kept]] = own if kept.all() else own[kept]  # what is mapped is copied once
     new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), partial(_side_by_side, tables))
     # A token row is told by the context rows of its neighbours; of LINE those are of one order.
     width = old.token.shape[1]

@@ -286,17 +286,20 @@ class FromArray:
         weight.copy_(self.array[first_id:end])
 
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        weight.copy_(self.rows_of(ids, weight.shape[1]))
+        if weight.dtype == self.array.dtype and weight.is_contiguous() and weight.device == self.array.device:
+            self.rows_of(ids, weight.shape[1], weight)
+        else:
+            weight.copy_(self.rows_of(ids, weight.shape[1]))
 
-    def rows_of(self, ids: np.ndarray, width: int) -> Tensor:
-        """Copies of the rows of ids, shape (R, D)."""
+    def rows_of(self, ids: np.ndarray, width: int, out: Tensor | None = None) -> Tensor:
+        """Copies of the rows of ids, shape (R, D), into ``out`` where it is given."""
         low, high = int(ids.min(initial=0)), int(ids.max(initial=-1))
         if self.array.shape[1] != width or high >= self.array.shape[0] or low < 0:
             needed = low if low < 0 else high
             raise ShapeError(
                 f"FromArray has shape {tuple(self.array.shape)} but the table needs row {needed} of width {width}"
             )
-        return self.array.index_select(0, torch.from_numpy(ids))
+        return torch.index_select(self.array, 0, torch.from_numpy(ids), out=out)
 
 
 class FromParts:
