@@ -1,13 +1,15 @@
 """Knowledge graphs by buckets with the table in a file: swaps, transfer, triples a second, beside a peer.
 
     python benchmarks/tiers_buckets.py order transfer train --folder /fast/disk --json buckets.json
+    python benchmarks/tiers_buckets.py train --folder /fast/disk --disk-rate 200MB
 
 ``order``: swaps of an epoch beside BETA's and the lower bound of c - 1 new pairs a swap. ``transfer``: parts with their
 state are exchanged as fast as they go, beside one thread that writes and reads as many bytes of one file in sequence.
 ``train``: ComplEx on random triples, table and state four times the budget: the schedule with the table in memory, with
 ``ge.Buckets``, and with a swap as PyTorch-BigGraph's source does it: two parts in memory, of which one is written whole
 to its file and another one read whole before training goes on; its files do not stay in the kernel's cache, as memory
-of the budget would not hold them.
+of the budget would not hold them. ``--disk-rate`` (as root) lets the disk give so many bytes a second to reads and as
+many to writes, as a smaller one would; what it gives then is measured as in ``transfer``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ import torch
 from tabulate import tabulate
 
 import graph_emb as ge
+from graph_emb.core.settings import memory_bytes
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge import training as kge
 from graph_emb.models.kge.config import KGEConfig
@@ -40,6 +44,34 @@ ROW_BYTES = DIM * 8  # with Adagrad's sum
 MIB = 1 << 20
 PARTS, RESIDENT = 32, 6
 EPOCHS = 3
+
+
+@contextmanager
+def disk_of(rate: int | None, folder: str) -> Iterator[None]:
+    """The process in a group whose reads and writes of a folder's disk have so many bytes a second each."""
+    if rate is None:
+        yield
+        return
+    number = os.stat(folder).st_dev
+    place = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    disk = ((place.parent if (place / "partition").exists() else place) / "dev").read_text().strip()
+    for root, limits in (
+        ("/sys/fs/cgroup/blkio", {f"blkio.throttle.{way}_bps_device": f"{disk} {rate}" for way in ("read", "write")}),
+        ("/sys/fs/cgroup", {"io.max": f"{disk} rbps={rate} wbps={rate}"}),
+    ):
+        group = Path(root, f"graph-emb-{os.getpid()}")
+        if Path(root, "cgroup.procs").exists():
+            group.mkdir()
+            try:
+                for name, text in limits.items():
+                    Path(group, name).write_text(text)
+                Path(group, "cgroup.procs").write_text(str(os.getpid()))
+                yield
+            finally:
+                Path(root, "cgroup.procs").write_text(str(os.getpid()))
+                group.rmdir()
+            return
+    raise SystemExit("no group of this process may have its own share of the disk; run as root")
 
 
 def order(options: argparse.Namespace) -> dict[str, Any]:
@@ -215,15 +247,22 @@ def main() -> None:
     parser.add_argument("--triples", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--disk-rate", type=memory_bytes, help="bytes a second, such as 200MB; default: all it gives")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with (
+        tempfile.TemporaryDirectory(dir=options.folder) as folder,
+        disk_of(options.disk_rate, folder),
+    ):
         options.folder = folder
         ge.init(mode="local")
         results = {}
         for part in options.parts:
             results[part] = PARTS_OF_RUN[part](options)
             gc.collect()
+            if part == "train" and options.disk_rate is not None:
+                write, read = sequential(Path(folder, "floor"), 256 * MIB)
+                results[part]["sequential GB/s, written / read"] = f"{write / 1e9:.2f} / {read / 1e9:.2f}"
             print(f"\n{part}\n" + tabulate(results[part].items(), floatfmt=".4g"), flush=True)
         ge.shutdown()
     if options.json is not None:
