@@ -81,6 +81,22 @@ def test_from_array_copies_the_rows_of_the_part() -> None:
         ini.FromArray(np.arange(4).reshape(2, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("strided", [False, True])
+def test_rows_of_an_array_are_written_by_id_into_memory_of_any_form(dtype: torch.dtype, strided: bool) -> None:
+    rows, parts = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([3, 0, 0, 2, 1])
+    weight = torch.zeros(3, 6, dtype=dtype)[:, :3] if strided else torch.zeros(3, 3, dtype=dtype)
+    ini.FromArray(rows).fill_at_(weight, np.array([2, 0, 2]))
+    assert weight.tolist() == rows[[2, 0, 2]].tolist()
+    shared = ini.FromParts(torch.from_numpy(rows), parts)
+    shared.fill_(weight, 2)
+    assert weight.tolist() == rows[[0, 2, 1]].tolist()
+    shared.fill_at_(weight, np.array([4, 0, 1]))
+    assert weight.tolist() == rows[[1, 3, 0]].tolist()
+    with pytest.raises(ShapeError, match=r"needs row 4 of width 3"):
+        ini.FromArray(rows).fill_at_(weight, np.array([4, 0, 1]))
+
+
 def test_dgl_functions_are_called_with_shape_and_dtype() -> None:
     initializer = ini.as_initializer(lambda shape, dtype: torch.full(shape, 0.5, dtype=dtype))
     assert filled(initializer, 0, 3).unique().tolist() == [0.5]
