@@ -21,9 +21,10 @@ from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.tables import Table, node_table, with_parts
 from graph_emb.sampling.negatives import NegativeKinds
 from graph_emb.table.initializers import Uniform, Zeros
-from graph_emb.table.placement import AUTO, File
+from graph_emb.table.placement import AUTO, Buckets, File
 from graph_emb.table.tier.cache import CacheStats
 from graph_emb.table.tier.shard import TieredShard
+from graph_emb.table.tier.sizes import sides_of
 
 CONTEXT_USES = ("none", "add", "concat", "only")
 
@@ -81,12 +82,15 @@ class SkipGram:
         first = usual_rows(self.config, seed) if init_func is None else init_func
         shape = num_nodes, self.config.dim, self.config
         shared: Any = {"part_policy": part_policy, "levels": levels, "own_rows": own_rows, "seed": seed}
-        shared["placement"] = placement
-        self.embedding: Table = node_table(*shape, name=name, init_func=first, **shared)
+        own, others = placement, placement
+        if self.config.tables == 2 and isinstance(placement, Buckets):
+            own, others = sides_of(placement, num_nodes, self.config.dim)
+        self.embedding: Table = node_table(*shape, name=name, init_func=first, placement=own, **shared)
         self.context = self.embedding
         if self.config.tables == 2:
             other = None if name is None else f"{name}.context"
-            self.context = node_table(*shape, name=other, init_func=context_func or Zeros(), **shared)
+            last = context_func or Zeros()
+            self.context = node_table(*shape, name=other, init_func=last, placement=others, **shared)
 
     @property
     def num_nodes(self) -> int:

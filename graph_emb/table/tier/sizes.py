@@ -75,6 +75,25 @@ def fewest_parts(num_rows: int, dim: int, memory: int, held: int) -> int | None:
     return max(2, -(-pages // of_part)) if of_part >= 1 else None
 
 
+def sides_of(placement: Buckets, num_rows: int, dim: int) -> tuple[Buckets, Buckets]:
+    """The placements of the two tables of a grid of buckets, together with the memory of two of ``placement``.
+
+    A part of the first table stays for a row of buckets, one of the second for a bucket. So the second one has room for
+    two parts, of which one comes while the other trains, as far as the first one keeps a part; it has what is left.
+
+    Args:
+        num_rows, dim: Of each table, of float32, without state.
+    """
+    layout = PageLayout.of([dim * torch.float32.itemsize])
+    pages = layout.num_pages(num_rows)
+    fixed, each = bytes_of_frames(layout, pages, num_rows, 0)
+    part = -(-pages // placement.parts) + 1  # it may begin and end within a page
+    one, two = (fixed + each * min(pages, parts * part) for parts in (1, 2))
+    both = 2 * placement.memory_bytes
+    first = max(min(one, placement.memory_bytes), both - two)
+    return replace(placement, memory=first), replace(placement, memory=both - first)
+
+
 def shares_of(
     name: str, placement: Placement, shapes: Sequence[tuple[int, int]], dtype: torch.dtype
 ) -> list[Placement]:
