@@ -27,6 +27,8 @@ NEVER, STORED, ON_ITS_WAY = 0, 1, 2
 """Of a page in the file: it holds first values and was not written; it is there; it is being written."""
 SCAN_BYTES = 2 << 20
 """Of pages that a reader holds at a time which does not enter the cache."""
+LEAST_HELD = 64
+"""Pages that are held and brought together, unless there are fewer."""
 FILL_BYTES = 2 << 20
 """Of pages whose first values are made at a time."""
 
@@ -231,22 +233,33 @@ class PageCache:
             order = np.argsort(frames.page_of[chosen], kind="stable")
             self._exchange(chosen[order], wanted[free : free + len(chosen)], pin=True)
 
-    def hold(self, pages: np.ndarray) -> None:
+    def hold(self, groups: Sequence[np.ndarray]) -> None:
         """Start to bring pages into memory, which others leave.
 
         Whatever is in memory is met by every call before and after, whether it is held or not: only time depends on it.
 
         Args:
-            pages: Shape (N,), distinct, those that are needed first in front; as many as there are frames are brought.
+            groups: Distinct pages each, those that are needed first in front; as many as there are frames are brought.
+                A call waits for the groups of its pages and those before.
         """
         self.check()
+        kept = np.zeros(len(self.frames.frame_of), np.bool_)
+        left, wanted = self.frames.capacity, []
+        for pages in groups:
+            some = pages[~kept[pages]][:left]
+            kept[some] = True
+            left -= len(some)
+            wanted.append(some)
+        while wanted:
+            some = wanted.pop(0)
+            while wanted and len(some) < LEAST_HELD:
+                some = np.append(some, wanted.pop(0))
+            self._hold(some, kept)
+
+    def _hold(self, pages: np.ndarray, kept: np.ndarray) -> None:
+        """Start to bring pages, (N,), in one transfer out and in; those that are kept stay."""
         frames = self.frames
-        pages = pages[: frames.capacity]
         missing = np.sort(pages[frames.frame_of[pages] < 0])
-        if not len(missing):
-            return
-        kept = np.zeros(len(frames.frame_of), np.bool_)
-        kept[pages] = True
         room = min(len(missing), frames.capacity - frames.resident)
         if room:
             self._bring(missing[:room], write=False, ahead=True)

@@ -254,7 +254,7 @@ class TieredShard(EmbeddingShard):
         self._pages.reader.note(checkpoint)
 
     def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self._pages.hold(self._pages_in(ranges))
+        self._pages.hold([self._pages_in([one]) for one in ranges])
 
     def num_held(self, ranges: Sequence[tuple[int, int]]) -> int:
         """How many of the ranges memory holds at once, whichever; short ones that lie apart take a page each."""
