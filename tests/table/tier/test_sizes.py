@@ -63,6 +63,7 @@ def test_the_fewest_parts_are_those_of_which_memory_holds_as_many(tmp_path: Path
         (0.40, 4, (1, 2)),  # the second one has two, and the first one what is left
         (0.90, 4, (2, 2)),
         (0.10, 20, (1, 2)),
+        (0.20, 7, (1, 1)),  # whose parts begin within pages
     ],
 )
 def test_the_second_table_of_a_grid_has_the_memory_that_a_part_of_the_first_leaves(
