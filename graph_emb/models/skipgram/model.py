@@ -55,7 +55,7 @@ class SkipGram:
         levels: The part of each node at each level, (N, L) by original id, for ``config.table`` of position.
         own_rows: Original ids of the nodes that have a row of their own, for ``config.own_rows``; see
             ``nodes_of_own_rows``.
-        placement: Of each table, as in ``DistEmbedding``.
+        placement: Of each table, as in ``DistEmbedding``; of ``Buckets`` both tables share the sum (``sides_of``).
 
     Example:
         >>> from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
