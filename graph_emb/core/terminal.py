@@ -414,3 +414,24 @@ def postponed_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
         for number, frame in came[:1]:
             before[number](number, frame)
+
+
+@contextmanager
+def starting_processes() -> Iterator[None]:
+    """Processes that are spawned inside get Ctrl-C when they call ``started``, and not while they import.
+
+    Theirs would end with a traceback of an import. This process gets its own when the block ends.
+    """
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # started inside, it would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def started() -> None:
+    """In a process of ``starting_processes``: a Ctrl-C that came meanwhile is raised here, and later ones as ever."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

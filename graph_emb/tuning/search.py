@@ -20,6 +20,7 @@ from graph_emb.core.errors import ConfigError, GraphEmbError, check_flags, unkno
 from graph_emb.core.paths import user_path
 from graph_emb.core.progress import bar
 from graph_emb.core.storage import plain, replace_text
+from graph_emb.core.terminal import started, starting_processes
 from graph_emb.models.search import OneOf, Range, Space, Span, check_range, parse_range
 from graph_emb.models.settings import paths_of
 from graph_emb.run.inputs import read_dataset
@@ -412,13 +413,14 @@ def _in_processes(
     """
     context, before = multiprocessing.get_context("spawn"), len(job.folder(resume=True).finished())
     workers, pipes = [], []
-    for _ in range(jobs):
-        mine, theirs = context.Pipe(duplex=False)
-        workers.append(context.Process(target=_work, args=(job, job.blind.dataset.held, until, theirs)))
-        workers[-1].start()
-        theirs.close()
-        pipes.append(mine)
     try:
+        with starting_processes():
+            for _ in range(jobs):
+                mine, theirs = context.Pipe(duplex=False)
+                workers.append(context.Process(target=_work, args=(job, job.blind.dataset.held, until, theirs)))
+                workers[-1].start()
+                theirs.close()
+                pipes.append(mine)
         trials = bar(total=job.total, initial=before, desc="trials", unit="trial", shown=progress)
         failures = _follow(pipes, trials, on_trial)
         for worker in workers:
@@ -472,6 +474,7 @@ GRACE_S = 1.0
 def _work(job: _Search, held: Any, until: float | None, told: Connection) -> None:
     job.blind.dataset.hold(held)
     try:
+        started()
         interrupted = job.run(until, False, told.send)
     except (KeyboardInterrupt, BrokenPipeError):  # between trials; or who asked for them is gone
         interrupted = True

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from graph_emb.core.terminal import deferred_interrupts, held_interrupts
+from tests.conftest import CHECKOUT
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +58,46 @@ def test_what_a_training_begins_is_held_until_its_rows_are_saved() -> None:
 def test_nothing_is_held_before_a_training_begins() -> None:
     with pytest.raises(KeyboardInterrupt), held_interrupts():
         signal.raise_signal(signal.SIGINT)
+
+
+SPAWNED = """
+import multiprocessing, os, signal, sys
+from graph_emb.core.terminal import started, starting_processes
+if __name__ != "__main__":  # while the spawned process imports
+    open("imports", "w").close()
+    with open("go", "rb") as go:
+        go.read(1)
+def work():
+    try:
+        started()
+        signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(7)
+if __name__ == "__main__":
+    os.mkfifo("imports")
+    os.mkfifo("go")
+    go = os.open("go", os.O_RDWR)
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    try:
+        with starting_processes():
+            process.start()
+            os.kill(os.getpid(), signal.SIGINT)
+            print("held")
+    except KeyboardInterrupt:
+        print("raised")
+    open("imports").close()
+    os.kill(process.pid, signal.SIGINT)
+    os.write(go, b"x")
+    process.join()
+    print(process.exitcode, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_a_spawned_process_gets_ctrl_c_when_it_has_started_and_not_while_it_imports(tmp_path: Path) -> None:
+    """It ended with a traceback of the import that it was in."""
+    (tmp_path / "spawned.py").write_text(SPAWNED, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        [sys.executable, "spawned.py"], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert (done.stdout, done.stderr) == ("held\nraised\n7 set()\n", "")
