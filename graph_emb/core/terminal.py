@@ -420,12 +420,13 @@ def postponed_interrupts() -> Iterator[None]:
 def starting_processes() -> Iterator[None]:
     """Processes that are spawned inside get Ctrl-C when they call ``started``, and not while they import.
 
-    Theirs would end with a traceback of an import. This process gets its own when the block ends.
+    Theirs would end with a traceback of an import. This process gets its own when the block ends, and none half-way
+    into a start. A scheduler's signal waits as well.
     """
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # started inside, it would let signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
     finally:
@@ -434,4 +435,4 @@ def starting_processes() -> Iterator[None]:
 
 def started() -> None:
     """In a process of ``starting_processes``: a Ctrl-C that came meanwhile is raised here, and later ones as ever."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)

@@ -78,10 +78,12 @@ if __name__ == "__main__":
     os.mkfifo("go")
     go = os.open("go", os.O_RDWR)
     process = multiprocessing.get_context("spawn").Process(target=work)
+    number = getattr(signal, sys.argv[1])
+    signal.signal(number, signal.default_int_handler)
     try:
         with starting_processes():
             process.start()
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             print("held")
     except KeyboardInterrupt:
         print("raised")
@@ -93,11 +95,19 @@ if __name__ == "__main__":
 """
 
 
-def test_a_spawned_process_gets_ctrl_c_when_it_has_started_and_not_while_it_imports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_spawned_process_gets_ctrl_c_when_it_has_started_and_not_while_it_imports(
+    number: str, tmp_path: Path
+) -> None:
     """It ended with a traceback of the import that it was in."""
     (tmp_path / "spawned.py").write_text(SPAWNED, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(
-        [sys.executable, "spawned.py"], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, "spawned.py", number],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert (done.stdout, done.stderr) == ("held\nraised\n7 set()\n", "")
