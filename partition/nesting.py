@@ -75,9 +75,9 @@ def checked_levels(levels: Sequence[int], num_parts: int, num_nodes: int) -> tup
             f"levels {list(levels)}: give at least one, each larger than the one before, such as 8,64,512"
         )
     if found[-1] > min(num_nodes, MANY):
-        raise ConfigError(
-            f"levels {list(levels)}: {found[-1]} parts of {num_nodes} nodes; the most is {min(num_nodes, MANY)}"
-        )
+        of = f" of {num_nodes} nodes" if num_nodes < MANY else ""  # as many as there may be: not known yet
+        most = min(num_nodes, MANY)
+        raise ConfigError(f"levels {list(levels)}: {found[-1]} parts{of}; the most is {most}")
     odd = next((n for n in found if n % num_parts and num_parts % n), None)
     if odd is not None:
         raise ConfigError(

@@ -11,7 +11,7 @@ import partition
 from graph_emb.cli.main import main
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import HeteroGraph
-from partition.nesting import nested
+from partition.nesting import checked_levels, nested
 
 
 def communities(num_nodes: int = 960, size: int = 30) -> HeteroGraph:
@@ -50,6 +50,12 @@ def test_the_levels_are_the_same_on_any_number_of_threads() -> None:
     one, two = (nested(communities(), [4, 32], seed=3, num_threads=threads)[0] for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
     assert (nested(communities(), [4, 32], seed=4)[0] != one).any()
+
+
+def test_more_parts_than_any_graph_may_have_are_refused_before_it_is_read() -> None:
+    """The most parts there may be were told as the number of its nodes."""
+    with pytest.raises(ConfigError, match=r"^levels \[2097152\]: 2097152 parts; the most is 1048576$"):
+        checked_levels([1 << 21], 4, 1 << 20)
 
 
 @pytest.mark.parametrize(
