@@ -104,6 +104,22 @@ def pair_factors(chances, weights, masses, share, rate):
 
 
 @njit(**FAST)
+def next_with_tokens(starts, part, walk):
+    """The first walk from ``walk`` on that has tokens of a part; their number where none has."""
+    while walk < len(starts) and starts[walk, part] == starts[walk, part + 1]:
+        walk += 1
+    return walk
+
+
+@njit(**FAST)
+def draw_rows(stream, first, accept, other, table, places, drawn):
+    """Draw negatives, numbers ``first`` and on of a stream, and ask for the memory of their rows; drawn (K,) int64."""
+    for n in range(len(drawn)):
+        drawn[n] = places[pick(unit_draw(stream, first + n), 0, len(places), accept, other)]
+        prefetch_to_read(table, drawn[n])
+
+
+@njit(**FAST)
 def train_pairs(
     walks,
     index,
@@ -157,18 +173,26 @@ def train_pairs(
     outputs, output_steps = np.zeros((most_outputs, apart), f4), np.zeros((most_outputs, apart), f4)
     products, pair_weights = np.empty(stretch * most_outputs, f4), np.empty(stretch * longest, f4)
     masses, squares = np.empty(stretch, f4), np.empty(max(stretch, most_outputs), f4)
+    drawn, at_distance = np.empty(num_drawn, np.int64), np.zeros(2 * length + 1, f4)
+    reach = min(window, length)
+    for distance in range(-reach, reach + 1):
+        at_distance[length + distance] = ramp[window + distance]
     loss, pairs = 0.0, 0.0
-    for b in range(num_walks):
+    b = next_with_tokens(starts, token_part, 0)
+    if b < num_walks:
+        first = order[b, starts[b, token_part]] // stretch * num_drawn
+        draw_rows(mix64(key + np.uint64(index[b]) * GOLDEN), first, accept, other, context, context_places, drawn)
+    while b < num_walks:
         coming, last = starts[b, token_part], starts[b, token_part + 1]
-        if coming == last:
-            continue
         tokens, used = walks[b], starts[b, -1]
         contexts = order[b, starts[b, context_part] : starts[b, context_part + 1]]
-        if b + 1 < num_walks:  # the rows of the next walk come while this one computes
-            for k in range(starts[b + 1, token_part], starts[b + 1, token_part + 1]):
-                prefetch_to_read(embedding, np.int64(places[walks[b + 1, order[b + 1, k]] - low]))
-            for k in range(starts[b + 1, context_part], starts[b + 1, context_part + 1]):
-                prefetch_to_read(context, np.int64(context_places[walks[b + 1, order[b + 1, k]] - context_low]))
+        following = next_with_tokens(starts, token_part, b + 1)
+        if following < num_walks:  # the rows of the next walk come while this one computes
+            for k in range(starts[following, token_part], starts[following, token_part + 1]):
+                prefetch_to_read(embedding, np.int64(places[walks[following, order[following, k]] - low]))
+            for k in range(starts[following, context_part], starts[following, context_part + 1]):
+                place = context_places[walks[following, order[following, k]] - context_low]
+                prefetch_to_read(context, np.int64(place))
         rate = rates[b]
         stream = mix64(key + np.uint64(index[b]) * GOLDEN)
         while coming < last:
@@ -184,19 +208,23 @@ def train_pairs(
             count = num_contexts + num_drawn
             if count == 0:
                 continue
-            drawn = number * num_drawn
             for n in range(num_drawn):
-                node = pick(unit_draw(stream, drawn + n), 0, len(context_places), accept, other)
-                others[num_contexts + n] = context_places[node]
+                others[num_contexts + n] = drawn[n]
             weights = pair_weights[: size * num_contexts].reshape(size, num_contexts)
             for i in range(size):
                 for j in range(num_contexts):
-                    distance = near[j] - chosen[i]
-                    weights[i, j] = ramp[window + distance] if abs(distance) <= window else f4(0.0)
+                    weights[i, j] = at_distance[length + near[j] - chosen[i]]
                 after, before = min(used - 1 - chosen[i], window), min(chosen[i], window)
                 masses[i] = sums[window + after + 1] - sums[window - before]
             copy_rows(embedding, embedding[:0], ids[:size], rows)
             copy_rows(context, context[:0], others[:count], outputs)
+            if coming < last:  # the negatives of what comes next, whose rows come while this one computes
+                first = order[b, coming] // stretch * num_drawn
+                draw_rows(stream, first, accept, other, context, context_places, drawn)
+            elif following < num_walks:
+                first = order[following, starts[following, token_part]] // stretch * num_drawn
+                stream = mix64(key + np.uint64(index[following]) * GOLDEN)
+                draw_rows(stream, first, accept, other, context, context_places, drawn)
             # Scores of all pairs, their sigmoids, the loss of a sample, the factors of the step.
             chances = products[: size * count].reshape(size, count)
             dot_products(rows, outputs, size, count, width, products)
@@ -214,4 +242,5 @@ def train_pairs(
             shorten_steps(output_steps, others[:count], width, partners, most, squares)
             add_rows(embedding, embedding[:0], ids[:size], row_steps, False)
             add_rows(context, context[:0], others[:count], output_steps, False)
+        b = following
     return loss, pairs
