@@ -14,7 +14,7 @@ from graph_emb.sampling.negatives import PartNegatives
 from graph_emb.sampling.walk_kernels import pick
 
 WALKS = np.array(
-    [[0, 1, 2, 3, 1, 4, 0], [5, 0, 5, 0, 5, -1, -1], [3, 3, 2, -1, -1, -1, -1], [4, -1, -1, -1, -1, -1, -1]],
+    [[0, 1, 2, 3, 1, 4, 0], [5, 0, 5, 0, 5, -1, -1], [0, 1, 0, 3, 3, 2, -1], [4, -1, -1, -1, -1, -1, -1]],
     np.int32,
 )
 BOUNDS = np.array([0, 2, 6])
@@ -96,7 +96,7 @@ def test_places_are_sorted_by_part_and_a_walk_of_one_node_has_none() -> None:
     sort_by_part(WALKS, BOUNDS, order, starts)
     assert order[0].tolist() == [0, 1, 4, 6, 2, 3, 5]
     assert order[1].tolist() == [1, 3, 0, 2, 4, -1, -1]
-    assert starts.tolist() == [[0, 4, 7], [0, 2, 5], [0, 0, 3], [0, 0, 0]]
+    assert starts.tolist() == [[0, 4, 7], [0, 2, 5], [0, 3, 6], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("bucket", [(0, 0), (0, 1), (1, 0), (1, 1)])
