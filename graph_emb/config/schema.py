@@ -45,10 +45,8 @@ IN_MEMORY = "in memory: "
 """How the name of a data set begins that describes a graph in memory."""
 
 
-NO_READ_OPTIONS = {
-    *("name", "digest", "root", "download", "labels", "split", "label_type"),
-    *("hold_out", "test_edges", "validation_edges", "new_edges"),
-}
+_NOT_OF_THE_FIRST = {"labels", "split", "label_type", "hold_out", "test_edges", "validation_edges", "new_edges"}
+NO_READ_OPTIONS = {"name", "digest", "root", "download", *_NOT_OF_THE_FIRST}
 
 
 class DatasetSection(Settings):
@@ -96,6 +94,7 @@ class DatasetSection(Settings):
     trust_pickle: Literal[True] | None = Field(default=None, description="read a pickle, which can run any code")
 
     _held: Any = PrivateAttr(default=None)
+    _base: tuple[Any, int] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _digest_is_of_a_graph_in_memory(self) -> DatasetSection:
@@ -119,6 +118,21 @@ class DatasetSection(Settings):
     def hold(self, dataset: Any) -> None:
         """Keep the data set in memory that this section describes; it is no part of a written configuration."""
         self._held = dataset
+
+    @property
+    def base(self) -> tuple[Any, int] | None:
+        """A data set in memory, and how many of ``new_edges`` it has grown by; None: what is read first."""
+        return self._base
+
+    def grow_from(self, other: DatasetSection | None) -> None:
+        """Take what another section holds for the data set that grows, if it is the same with fewer ``new_edges``."""
+        self._base = None
+        if other is None or other.held is None:
+            return
+        number = len(other.new_edges)
+        first, own = (section.model_dump(exclude=_NOT_OF_THE_FIRST) for section in (other, self))
+        if first == own and self.new_edges[:number] == other.new_edges:
+            self._base = other.held, number
 
     def read_options(self) -> dict[str, Any]:
         """The options of ``graph_emb.read_graph`` that are set."""

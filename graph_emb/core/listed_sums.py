@@ -52,7 +52,7 @@ def sum_listed(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: n
         indptr: Where each list begins and ends, (T + 1,).
         indices: The lists, (E,), of [0, S).
         rows: (S, D), float32 or float64.
-        out: The sums, (T, D), of the same type; zero where a list is empty.
+        out: The sums, (T, D), added up in its own type, which is theirs or float64; zero where a list is empty.
     """
     if len(indices) * rows.shape[1] < SMALL:
         _sum_few_rows(indptr, indices, rows, out)

@@ -9,6 +9,7 @@ Legend: N nodes of the graph now, K of the old run, D width, S starts.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -178,20 +179,47 @@ def start_of(
     place = graph.find_nodes(old.graph.ids_of(np.arange(old.graph.num_nodes)))
     is_new = np.ones(graph.num_nodes, bool)
     is_new[place[place >= 0]] = False
-    ends = np.empty((0, 2), np.int64) if only_new else changed_arcs(old.graph, graph, place)
+    with ThreadPoolExecutor(1) as pool:  # both read the graphs alone
+        changed = pool.submit(_starts, old.graph, graph, place, is_new, model.reach, only_new)
+        tables = _first_tables(old, graph, place, is_new, model, seed)
+        starts, num_changed = changed.result()
+    report = {"new_nodes": int(is_new.sum()), "changed_arcs": num_changed, "starts": len(starts)}
+    return GrownStart(tables[0], tables[1] if len(tables) > 1 else None, is_new, starts, report)
+
+
+def _starts(
+    old: Graph, graph: Graph, place: NDArray[np.int64], is_new: NDArray[np.bool_], reach: int, only_new: bool
+) -> tuple[NDArray[np.int64], int]:
+    """Where walks begin, (S,), and how many arcs between old nodes have changed."""
+    ends = np.empty((0, 2), np.int64) if only_new else changed_arcs(old, graph, place)
     seeds = is_new.copy()
     seeds[ends.ravel()] = True
-    starts = np.flatnonzero(_around(graph, seeds, model.reach))
+    starts = np.flatnonzero(_around(graph, seeds, reach))
     if not len(starts):
         what = "node" if only_new else "node and no edge"
         raise ConfigError(f"the graph has no {what} that the run did not have; there is nothing to train")
+    return starts, len(ends)
+
+
+def _first_tables(
+    old: OldRun,
+    graph: Graph,
+    place: NDArray[np.int64],
+    is_new: NDArray[np.bool_],
+    model: PlainWalkConfig | LineConfig,
+    seed: int,
+) -> list[NDArray[np.float32]]:
+    """The first rows of each table, (N, D)."""
     src = graph.sources()
     near = is_new[src] | is_new[graph.indices] if graph.directed else is_new[src]  # which has the others' reverses
     means = NeighbourMean((src[near], graph.indices[near]))
-    kept = place >= 0
+    kept, lead = place >= 0, len(place)
     tables = [np.zeros((graph.num_nodes, own.shape[1]), np.float32) for own in old.tables]
     for table, own in zip(tables, old.tables, strict=True):
-        table[place[kept]] = own if kept.all() else own[kept]  # what is mapped is copied once
+        if np.array_equal(place, np.arange(lead)):  # the usual case: new nodes have numbers past the old ones
+            table[:lead] = own
+        else:
+            table[place[kept]] = own if kept.all() else own[kept]  # what is mapped is copied once
     new, values = means.values(np.flatnonzero(is_new), np.flatnonzero(~is_new), partial(_side_by_side, tables))
     # A token row is told by the context rows of its neighbours; of LINE those are of one order.
     width = old.token.shape[1]
@@ -201,18 +229,14 @@ def start_of(
         table[new] = values[:, columns]
     alone = np.setdiff1d(np.flatnonzero(is_new), new, assume_unique=True)
     tables[0][alone] = _usual_rows(model, seed, graph.directed, alone)
-    report = {"new_nodes": int(is_new.sum()), "changed_arcs": len(ends), "starts": len(starts)}
-    return GrownStart(tables[0], tables[1] if len(tables) > 1 else None, is_new, starts, report)
+    return tables
 
 
-def _side_by_side(tables: list[NDArray[np.float32]], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The rows of some nodes in all tables, (B, D) float64, in which they are summed: copied once."""
-    wanted, widths = torch.from_numpy(nodes), [table.shape[1] for table in tables]
-    rows = torch.empty((len(nodes), sum(widths)), dtype=torch.float64)
-    for table, columns in zip(tables, rows.split(widths, dim=1), strict=True):
-        columns.copy_(torch.from_numpy(table).index_select(0, wanted))
-    found: NDArray[np.float64] = rows.numpy()
-    return found
+def _side_by_side(tables: list[NDArray[np.float32]], nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The rows of some nodes in all tables, (B, D)."""
+    wanted = torch.from_numpy(nodes)
+    rows: NDArray[np.float32] = torch.cat([torch.from_numpy(own).index_select(0, wanted) for own in tables], 1).numpy()
+    return rows
 
 
 def cut_walks(model: PlainWalkConfig) -> dict[str, int]:

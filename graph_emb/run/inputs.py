@@ -58,8 +58,8 @@ def read_own(section: DatasetSection, file_format: str | None = None) -> Dataset
     """
     if section.held is not None and section.digest is None:
         return section.held  # what an earlier seed has read
-    dataset = _read_first(section, file_format)
-    for edges in section.new_edges:
+    dataset, number = section.base or (_read_first(section, file_format), 0)
+    for edges in section.new_edges[number:]:
         dataset = grown_dataset(dataset, edges)
     return dataset
 

@@ -420,9 +420,10 @@ def share_of(
 
 
 def gathered_rows(ranks: Trainers | None, model: SkipGram, context: str, share: Share | None) -> torch.Tensor | None:
-    """``SkipGram.embeddings`` in the graph's original order, on the first rank; every rank calls it."""
+    """``SkipGram.embeddings`` in the graph's original order, on the first rank, of tables that nobody reads or trains
+    any more; every rank calls it."""
     if ranks is None or share is None:
-        return model.embeddings(context)
+        return model.embeddings(context, copy=False)
     ranks.transport.flush()
     ranks.transport.barrier()
     rows = _combined(model, context, share.order is not None)

@@ -59,11 +59,17 @@ class NeighbourMean:
         if src.ndim != 1 or src.shape != dst.shape or (len(src) and {src.dtype.kind, dst.dtype.kind} - {"i", "u"}):
             raise ShapeError(f"NeighbourMean: edges of shape {src.shape}, {dst.shape} must be integers, (E,) each")
         node, other = np.concatenate([src, dst]).astype(np.int64), np.concatenate([dst, src]).astype(np.int64)
-        order = np.lexsort((other, node))  # by node, then by neighbour
-        node, other = node[order], other[order]
+        if (
+            len(node) and node.min() >= 0 and node.max() < 1 << 31
+        ):  # both in one number, which sorts several times as fast
+            keys = np.sort(node << 31 | other)
+            node, other = keys >> 31, keys & ((1 << 31) - 1)
+        else:
+            order = np.lexsort((other, node))  # by node, then by neighbour
+            node, other = node[order], other[order]
         repeated = np.zeros(len(node), bool)
         repeated[1:] = (node[1:] == node[:-1]) & (other[1:] == other[:-1])
-        self._ends = np.stack([node[~repeated], other[~repeated]], axis=1)
+        self._ends = np.stack([node[~repeated], other[~repeated]])
 
     def values(self, new: np.ndarray, known: np.ndarray, rows_of: RowsOf) -> tuple[np.ndarray, np.ndarray]:
         """The ids of ``new`` that a row reaches, ascending, and what they begin with, (N, D) float64.
@@ -73,10 +79,11 @@ class NeighbourMean:
             known: Ids with one, ascending.
             rows_of: Asked once, for known ids, maybe none.
         """
-        node, other = self._ends[np.isin(self._ends[:, 0], new)].T
+        node, other = self._ends[:, np.isin(self._ends[0], new)]
         asked = np.unique(other[np.isin(other, known)])
-        ids, rows = asked, np.asarray(rows_of(asked), np.float64)  # those that the latest round has reached, ascending
-        reached, means = [np.empty(0, np.int64)], [rows[:0]]
+        ids, rows = asked, np.asarray(rows_of(asked))  # those that the latest round has reached, ascending
+        rows = rows if rows.dtype == np.float32 else rows.astype(np.float64, copy=False)
+        reached, means = [np.empty(0, np.int64)], [np.empty((0, rows.shape[1]))]
         while True:
             place = np.searchsorted(ids, other).clip(max=max(0, len(ids) - 1))
             usable = ids[place] == other if len(ids) else np.zeros(len(other), bool)

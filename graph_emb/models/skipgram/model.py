@@ -126,19 +126,23 @@ class SkipGram:
         names = ("token", "context")
         return {name: table.cache_stats() for name, table in zip(names, self.tables, strict=False)}
 
-    def embeddings(self, context: str = "none") -> Tensor:
+    def embeddings(self, context: str = "none", *, copy: bool = True) -> Tensor:
         """Copy the rows, one per node; of tables in a file to another one there, which is mapped and has no name.
 
         Args:
             context: ``none`` gives the token rows, as word2vec exports; ``add`` their sum with the context rows;
                 ``concat`` both side by side, ``only`` the context rows. With one table both sides are the same rows.
+            copy: False gives the rows of ``none`` and ``only`` themselves where this process alone holds them in
+                memory, for those who do not train them any more.
         Returns:
             Shape (N, D), or (N, 2D) for ``concat``; float32.
         """
         if context not in CONTEXT_USES:
             raise unknown_name("use of the context rows", context, CONTEXT_USES)
-        rows = self._copy(self.context if context == "only" else self.embedding)
-        return rows if context in ("none", "only") else self.with_context(context, rows, self._copy(self.context))
+        if context in ("none", "only"):
+            return self._rows(self.context if context == "only" else self.embedding, copy)
+        rows = self._rows(self.embedding, context == "add")
+        return self.with_context(context, rows, self._rows(self.context, False))
 
     def with_context(self, context: str, rows: Tensor, others: Tensor) -> Tensor:
         """Token rows and context rows, (N, D) each, as ``add`` or ``concat`` of ``embeddings`` has them.
@@ -149,7 +153,12 @@ class SkipGram:
             return rows.add_(others) if context == "add" else _beside(rows, others)
         return joined_rows(torch.add if context == "add" else _beside, [rows, others], self.file.path)
 
-    def _copy(self, table: Table) -> Tensor:
+    def _rows(self, table: Table, copy: bool) -> Tensor:
+        """The rows of a table, float32: a copy, or those in memory."""
+        if not copy and isinstance(table, DistEmbedding) and table.transport.mode == "local" and self.file is None:
+            own = table.transport.in_reach(table.name).weight
+            if len(own) == self.num_nodes and own.dtype == torch.float32 and own.device.type == "cpu":
+                return own.detach()
         rows = table.weight[:].float() if self.file is None else all_rows(table, True)
         assert rows is not None
         return rows

@@ -65,7 +65,9 @@ class PlainFamily(Family):
         """The graph with what its embeddings are judged by; without edges where trainers read their own parts."""
         config = self.config
         if self._parts is None:
+            config.dataset.grow_from(None if self._old is None else self._old.config.dataset)
             dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
+            config.dataset.grow_from(None)
         else:
             dataset = plain_dataset(with_files(own_parts.all_nodes(self._parts), config.dataset))
             if not self._parts.num_edges():
@@ -138,15 +140,23 @@ class PlainFamily(Family):
         graph = dataset.graph
         return graph.num_arcs if self._parts is None else self._parts.num_edges() * (1 if graph.directed else 2)
 
-    def _start(self, graph: Graph) -> GrownStart:
-        """What goes on of the run that ``from_run`` names."""
-        section = self.config.dataset
-        if section.hold_out:
+    @cached_property
+    def _old(self) -> OldRun | None:
+        """The run that goes on."""
+        place, section = getattr(self.model, "from_run", None), self.config.dataset
+        if place is not None and section.hold_out:
             raise ConfigError(
                 f"dataset.hold_out = {section.hold_out}: other edges of the grown graph would be held out than the old "
                 "rows were trained without; set it to 0, or give dataset.test_edges"
             )
-        return start_of(OldRun.read(self.model.from_run), graph, self.model, self.config.seed)
+        return None if place is None else OldRun.read(place)
+
+    def _start(self, graph: Graph) -> GrownStart:
+        """What goes on of the run that ``from_run`` names."""
+        old = self._old
+        assert old is not None
+        del self._old  # its graph goes when this ends
+        return start_of(old, graph, self.model, self.config.seed)
 
     def describe(self, dataset: PlainDataset) -> dict[str, Any]:
         """Name and size of the graph, and the edges that its view merged and added."""
