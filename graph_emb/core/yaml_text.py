@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -72,7 +74,7 @@ def parse_yaml(text: str) -> Any:
             names the line.
     """
     try:
-        return yaml.load(text, Loader=_PlainLoader)
+        return deepcopy(_loaded(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"line {mark.line + 1}: "
@@ -81,6 +83,12 @@ def parse_yaml(text: str) -> Any:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(" ".join(str(error).split())[:160]) from None
+
+
+@lru_cache(maxsize=4)
+def _loaded(text: str) -> Any:
+    """The value of a text; whoever goes on with a run reads its configuration more than once."""
+    return yaml.load(text, Loader=_PlainLoader)
 
 
 def _fault(place: Any, what: str) -> ConfigError:

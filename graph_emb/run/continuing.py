@@ -29,7 +29,7 @@ from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import edge_policy, read_own, read_plain_dataset
 from graph_emb.run.run_folder import read_run
-from graph_emb.table.initializers import FromParts
+from graph_emb.table.initializers import FromArray
 from graph_emb.table.neighbour_mean import NeighbourMean
 
 CONTEXT = "context.npy"
@@ -148,12 +148,9 @@ class GrownStart:
     report: dict[str, int]
 
     @property
-    def first(self) -> tuple[FromParts, FromParts | None]:
+    def first(self) -> tuple[FromArray, FromArray | None]:
         """Initializers of both tables, by original id."""
-        own = np.arange(len(self.token))
-        rows = [None if one is None else FromParts(torch.from_numpy(one), own) for one in (self.token, self.context)]
-        assert rows[0] is not None
-        return rows[0], rows[1]
+        return FromArray(self.token), None if self.context is None else FromArray(self.context)
 
 
 def start_of(

@@ -14,6 +14,7 @@ Legend: N nodes, S old nodes of the fit, M nodes with means, D width, F numbers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -87,8 +88,10 @@ def _ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray
 
     A node's error without it is its residual over 1 - h, h being its own share in its fit (Golub et al. 1979).
     """
-    squares, directions = np.linalg.eigh(inputs.T @ inputs)
-    answers = directions.T @ (inputs.T @ targets)
+    with ThreadPoolExecutor(1) as pool:  # each product takes one thread, so that it has the same bits for any number
+        products = pool.submit(np.matmul, inputs.T, targets)
+        squares, directions = np.linalg.eigh(inputs.T @ inputs)
+        answers = directions.T @ products.result()
     judged = slice(None, None, -(-len(inputs) // JUDGED))
     turned, targets = inputs[judged] @ directions, targets[judged]
     parts = turned**2

@@ -46,7 +46,7 @@ from graph_emb.run.levels import levels_of_table, with_levels
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
-from graph_emb.table.initializers import FromParts
+from graph_emb.table.initializers import Initializer
 from graph_emb.table.placement import File
 from partition import PartitionedGraph
 
@@ -240,7 +240,9 @@ class WalkFamily(PlainFamily):
             sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
             told = None if graph is None or model.warm_start is None else graph.node_ids
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
-        first: FromFile | FromParts | None = None if model.spectral_start else first_rows(model, config.seed, node_ids)
+        first: FromFile | Initializer | None = None
+        if not model.spectral_start:
+            first = first_rows(model, config.seed, node_ids)
         begin, computed = time.perf_counter(), None
         policy = None if share is None else share.policy
         spent: dict[str, Any] = {}
@@ -248,7 +250,7 @@ class WalkFamily(PlainFamily):
             assert graph is not None
             computed = torch.from_numpy(computed_rows(model, graph, config.seed))
             spent = {"warm_start_seconds": time.perf_counter() - begin}
-        context = None
+        context: Initializer | None = None
         if model.multilevel is not False and not job.goes_on():
             coarse = self._coarse_start(graph, share, job, walks)
             ((first, context),) = coarse.models

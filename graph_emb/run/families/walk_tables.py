@@ -30,7 +30,7 @@ from graph_emb.models.skipgram.training import (
 from graph_emb.run import parallel
 from graph_emb.run.family import TrainingJob
 from graph_emb.run.machine import check_memory, file_plan, memory_plan
-from graph_emb.table.initializers import FromParts
+from graph_emb.table.initializers import Initializer
 from graph_emb.table.placement import in_memory
 from graph_emb.table.tier.pages import least_pages
 from graph_emb.table.tier.sizes import fewest_parts, held_pages
@@ -41,8 +41,8 @@ def fit_skipgram(
     sampler: Sampler,
     job: TrainingJob,
     policy: Any,
-    init_func: FromFile | FromParts | None = None,
-    context_func: FromParts | None = None,
+    init_func: FromFile | Initializer | None = None,
+    context_func: Initializer | None = None,
     computed: torch.Tensor | None = None,
     levels: NDArray[Any] | None = None,
 ) -> tuple[SkipGram, SkipGramResult]:
