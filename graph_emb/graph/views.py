@@ -65,17 +65,8 @@ def plain_dataset(
     Raises:
         DataError: there are more types, or relations.
     """
+    check_plain(dataset)
     types = dataset.graph
-    if dataset.triples is not None or _relations(types):
-        raise DataError(
-            f"data set {dataset.name!r} is a knowledge graph; take a model of triples, such as transe, "
-            "or leave its relations out"
-        )
-    if not is_plain(dataset):
-        raise DataError(
-            f"data set {dataset.name!r} has {len(types.ntypes)} node types and {len(types.etypes)} edge types; "
-            "expected one of each; metapath2vec and rgcn take such graphs"
-        )
     try:
         merge = duplicates or dataset.duplicates
         graph, counts = compressed(types, symmetrize=symmetrize, duplicates=merge, self_loops=self_loops)
@@ -91,6 +82,32 @@ def is_plain(dataset: Dataset) -> bool:
     """Whether the graph has one node and one edge type and no relations."""
     graph = dataset.graph
     return len(graph.ntypes) == len(graph.etypes) == 1 and dataset.triples is None and not _relations(graph)
+
+
+def ids_of_nodes(dataset: Dataset) -> NDArray[Any]:
+    """The ids of the nodes of a data set that ``plain_dataset`` takes, (N,).
+
+    Raises:
+        DataError: there are more types, or relations.
+    """
+    check_plain(dataset)
+    ((ntype, number),) = dataset.graph.num_nodes.items()
+    return dataset.graph.node_ids.get(ntype, np.arange(number))
+
+
+def check_plain(dataset: Dataset) -> None:
+    """Raise a DataError where ``plain_dataset`` cannot take a data set."""
+    types = dataset.graph
+    if dataset.triples is not None or _relations(types):
+        raise DataError(
+            f"data set {dataset.name!r} is a knowledge graph; take a model of triples, such as transe, "
+            "or leave its relations out"
+        )
+    if not is_plain(dataset):
+        raise DataError(
+            f"data set {dataset.name!r} has {len(types.ntypes)} node types and {len(types.etypes)} edge types; "
+            "expected one of each; metapath2vec and rgcn take such graphs"
+        )
 
 
 def _relations(graph: HeteroGraph) -> bool:

@@ -9,9 +9,10 @@ Legend: N nodes of the graph now, K of the old run, D width, S starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.core.paths import user_path
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers.tables import read_npy
+from graph_emb.graph.views import ids_of_nodes
 from graph_emb.models.skipgram.config import MOST_WALKS, GoesOn, LineConfig, PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.run.fitted_means import fitted_means
@@ -51,15 +53,22 @@ class OldRun:
 
     Attributes:
         config: Its configuration, whose model is a ``GoesOn``.
-        graph: That it was trained on.
+        ids: Of its nodes, (K,).
+        make_graph: Makes that it was trained on.
         token: Rows of its nodes, (K, D) float32; of LINE those of both orders side by side.
         context: The same of the context table; None where the model has one table.
     """
 
     config: RunConfig
-    graph: Graph
+    ids: NDArray[Any]
+    make_graph: Callable[[], Graph]
     token: NDArray[np.float32]
     context: NDArray[np.float32] | None
+
+    @cached_property
+    def graph(self) -> Graph:
+        """That it was trained on; only changes of it need it."""
+        return self.make_graph()
 
     @property
     def tables(self) -> list[NDArray[np.float32]]:
@@ -91,11 +100,16 @@ class OldRun:
                 "than this run did; train with dataset.test_edges, a file"
             )
         rows = next(iter(tables.values()))
-        section.hold(read_own(section))  # for those who grow it
-        graph = read_plain_dataset(section, config.seed, **edge_policy(model)).graph
-        if not np.array_equal(rows.node_ids, graph.ids_of(np.arange(graph.num_nodes))):
+        held = read_own(section)
+        section.hold(held)  # for those who grow it
+        if not np.array_equal(rows.node_ids, ids_of_nodes(held)):
             raise DataError(f"{place}: its rows are of other nodes than those of {section.name}, which has changed")
-        return cls(config, graph, *_both_tables(user_path(place), config, rows.weights))
+        return cls(
+            config,
+            rows.node_ids,
+            lambda: read_plain_dataset(section, config.seed, **edge_policy(model)).graph,
+            *_both_tables(user_path(place), config, rows.weights),
+        )
 
 
 def _both_tables(
@@ -173,11 +187,11 @@ def start_of(
             raise ConfigError(
                 f"model.{name} = {getattr(model, name)}: the run that goes on has {getattr(was, name)}; leave it out"
             )
-    place = graph.find_nodes(old.graph.ids_of(np.arange(old.graph.num_nodes)))
+    place = graph.find_nodes(old.ids)
     is_new = np.ones(graph.num_nodes, bool)
     is_new[place[place >= 0]] = False
-    with ThreadPoolExecutor(1) as pool:  # both read the graphs alone
-        changed = pool.submit(_starts, old.graph, graph, place, is_new, model.reach, only_new)
+    with ThreadPoolExecutor(1) as pool:  # neither needs what the other one finds
+        changed = pool.submit(_starts, old, graph, place, is_new, model.reach, only_new)
         tables = _first_tables(old, graph, place, is_new, model, seed)
         starts, num_changed = changed.result()
     report = {"new_nodes": int(is_new.sum()), "changed_arcs": num_changed, "starts": len(starts)}
@@ -185,10 +199,10 @@ def start_of(
 
 
 def _starts(
-    old: Graph, graph: Graph, place: NDArray[np.int64], is_new: NDArray[np.bool_], reach: int, only_new: bool
+    old: OldRun, graph: Graph, place: NDArray[np.int64], is_new: NDArray[np.bool_], reach: int, only_new: bool
 ) -> tuple[NDArray[np.int64], int]:
     """Where walks begin, (S,), and how many arcs between old nodes have changed."""
-    ends = np.empty((0, 2), np.int64) if only_new else changed_arcs(old, graph, place)
+    ends = np.empty((0, 2), np.int64) if only_new else changed_arcs(old.graph, graph, place)
     seeds = is_new.copy()
     seeds[ends.ravel()] = True
     starts = np.flatnonzero(_around(graph, seeds, reach))

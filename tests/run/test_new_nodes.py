@@ -172,7 +172,7 @@ def test_first_rows_are_told_from_context_rows(old: Path) -> None:
     src, dst = np.nonzero(np.triu(rng.random((60, 60)) < 0.3, 1))
     rows = rng.normal(size=(2, 60, 8)).astype(np.float32)
     now = Graph.from_edges(np.append(src, [60, 60]), np.append(dst, [0, 1]), 61)
-    was = OldRun(run.config, Graph.from_edges(src, dst, 60), rows[0], rows[1])
+    was = OldRun(run.config, np.arange(60), lambda: Graph.from_edges(src, dst, 60), rows[0], rows[1])
     found = start_of(was, now, run.config.model, 0)
     means = np.concatenate(list(rows[:, :2].astype(np.float64).mean(1)))[None]
     table, is_new = np.concatenate([*rows], axis=1), np.arange(61) == 60
