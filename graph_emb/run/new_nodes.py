@@ -44,7 +44,7 @@ HANDED_ON = ("seed", "dataset", "model", "train", "evaluate", "output")
 
 def continue_run(
     run: str | Path,
-    new_edges: str | Path | Sequence[str | Path] = (),
+    new_edges: str | Path | Sequence[str | Path] | None = (),
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -72,7 +72,7 @@ def continue_run(
         DataError: edges or the run's data set cannot be read.
     """
     check_flags(overwrite=overwrite, resume=resume, progress=progress)
-    files = [new_edges] if isinstance(new_edges, str | os.PathLike) else list(new_edges)
+    files = [new_edges] if isinstance(new_edges, str | os.PathLike) else list(new_edges or ())
     given = {name: overrides.pop(name, None) for name in ("model", "dataset", "root", "seed", "evaluate")}
     config = config_of(base_of(run, files), given, overrides)
     return run_pipeline(config, out=out, overwrite=overwrite, resume=resume, progress=progress)

@@ -85,6 +85,11 @@ def test_everything_else_is_one_line_that_names_it(text: str, message: str) -> N
     assert len(str(caught.value)) < 200
 
 
+def test_a_value_is_its_readers_own() -> None:
+    parse_yaml("a: [1]")["a"].append(2)
+    assert parse_yaml("a: [1]") == {"a": [1]}
+
+
 def test_a_bomb_of_aliases_ends_at_once() -> None:
     """Nine lines of nine aliases each took 100 s and 1.1 GB."""
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))]

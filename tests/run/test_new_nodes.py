@@ -19,6 +19,7 @@ from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.models.skipgram.rates import GOING_ON_SHARE, rate_of_walks
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, WalkRates
 from graph_emb.models.skipgram.training import train_skipgram
+from graph_emb.run import inputs
 from graph_emb.run.continuing import CONTEXT, LENGTHS, GrownStart, OldRun, changed_arcs, cut_walks, start_of
 from graph_emb.run.fitted_means import fitted_means
 from graph_emb.run.inputs import grown_dataset, read_dataset
@@ -262,6 +263,25 @@ def test_infer_leaves_a_run_as_it_is_and_refuses_what_has_no_effect(
     ):
         with pytest.raises(ge.ConfigError, match=message):
             ge.infer(old, new, **options)  # type: ignore[arg-type]
+
+
+def test_the_old_data_set_is_read_once_where_it_grows(
+    old: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, read_first = [], inputs._read_first
+    monkeypatch.setattr(inputs, "_read_first", lambda *args: read.append(args[0].name) or read_first(*args))
+    later = write(tmp_path / "later.csv", [(20, 3000), (21, 0)])
+    ge.continue_run(old, new, out=tmp_path / "two", report="none")
+    assert len(read) == 1
+    third = ge.continue_run(tmp_path / "two", later, report="none")
+    assert len(read) == 2
+    assert third.embeddings is not None
+    assert third.embeddings.node_ids.tolist() == [*range(6), *range(10, 16), 7, 3000, 20, 21]
+    whole = write(tmp_path / "all.csv", [*clique(0), *clique(10), (7, 0), (1, 7), (3000, 7), (20, 3000), (21, 0)])
+    again = ge.continue_run(tmp_path / "two", dataset=whole, report="none", new_edges=None)
+    assert len(read) == 4  # another file
+    assert again.embeddings is not None
+    assert set(again.embeddings.node_ids.tolist()) == set(third.embeddings.node_ids.tolist())
 
 
 def test_the_command_goes_on(old: Path, new: Path, tmp_path: Path, cli: Callable[..., Outcome]) -> None:

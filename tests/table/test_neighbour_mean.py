@@ -109,6 +109,28 @@ def test_nodes_of_a_later_round_come_in_the_order_of_their_ids() -> None:
     assert dict(zip(both.tolist(), rows[:, 0].tolist(), strict=True)) == {10: 35.25, 30: 20.5, 40: 50.0}
 
 
+@pytest.mark.parametrize("far", [1, 1 << 30, 1 << 40, -1])
+def test_the_size_of_ids_changes_nothing(far: int) -> None:
+    rng = np.random.default_rng(3)
+    src, dst = rng.integers(0, 40, 80), rng.integers(0, 40, 80)
+    known, new = np.arange(20), np.arange(20, 40)
+    plain = ge.NeighbourMean((src, dst)).values(new, known, lambda asked: np.sqrt(asked[:, None]))
+    order = slice(None, None, np.sign(far))
+    values = ge.NeighbourMean((src * far, dst * far)).values(
+        (new * far)[order], (known * far)[order], lambda asked: np.sqrt(asked[:, None] / far)
+    )
+    assert len(plain[0]) > 15
+    assert np.array_equal(values[0] // far, plain[0][order])
+    np.testing.assert_allclose(values[1], plain[1][order], rtol=1e-12)
+
+
+def test_float32_rows_are_added_up_in_float64() -> None:
+    rows = np.array([[1.0], [2.0**-30], [2.0**-30]], np.float32)
+    found = ge.NeighbourMean(([3, 3, 3], [0, 1, 2])).values(np.array([3]), np.arange(3), lambda asked: rows[asked])
+    assert found[1].dtype == np.float64
+    assert found[1].item() == (1 + 2.0**-29) / 3
+
+
 def test_what_is_no_graph_of_ids_is_said() -> None:
     ends = np.array([0]), np.array([1])
     with pytest.raises(ConfigError, match="ids are texts"):

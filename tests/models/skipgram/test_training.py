@@ -255,6 +255,29 @@ def test_exports_use_the_context_rows_as_told() -> None:
         model.embeddings("concta")
 
 
+@pytest.mark.parametrize("tables", [1, 2])
+def test_rows_themselves_are_given_where_no_copy_is_wanted(tables: int) -> None:
+    model = SkipGram(24, SkipGramConfig(dim=16, tables=tables), seed=1)
+    own, others = (table.transport.in_reach(table.name).weight for table in (model.embedding, model.context))
+    others[:] += 0.5
+    before = own.clone(), others.clone()
+    for context, rows in (("none", own), ("only", others)):
+        assert model.embeddings(context, copy=False).data_ptr() == rows.data_ptr()
+        assert model.embeddings(context).data_ptr() != rows.data_ptr()
+    assert torch.equal(model.embeddings("add", copy=False), before[0] + before[1])
+    assert torch.equal(model.embeddings("concat", copy=False), torch.cat(before, dim=1))
+    assert torch.equal(own, before[0])
+    assert torch.equal(others, before[1])
+
+
+@pytest.mark.usefixtures("fresh_mode")
+def test_rows_that_others_must_see_are_copied() -> None:
+    """Half as wide in memory, or made of several rows."""
+    half = SkipGram(24, SkipGramConfig(dim=16, dtype="float16"), seed=1)
+    assert half.embeddings(copy=False).dtype == torch.float32
+    assert torch.equal(half.embeddings(copy=False), half.embeddings())
+
+
 def test_first_rows_are_word2vecs() -> None:
     model = SkipGram(50, SMALL, seed=1)
     rows = model.embedding.weight[:]
