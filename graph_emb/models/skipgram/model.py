@@ -155,10 +155,11 @@ class SkipGram:
 
     def _rows(self, table: Table, copy: bool) -> Tensor:
         """The rows of a table, float32: a copy, or those in memory."""
-        if not copy and isinstance(table, DistEmbedding) and table.transport.mode == "local" and self.file is None:
-            own = table.transport.in_reach(table.name).weight
-            if len(own) == self.num_nodes and own.dtype == torch.float32 and own.device.type == "cpu":
-                return own.detach()
+        if not copy and isinstance(table, DistEmbedding) and table.transport.mode == "local":
+            shard = table.shard
+            fit = shard.in_memory and not shard.lazy and not shard.grows and shard.weight.dtype is torch.float32
+            if fit and shard.weight.device.type == "cpu":
+                return shard.weight.detach()
         rows = table.weight[:].float() if self.file is None else all_rows(table, True)
         assert rows is not None
         return rows
