@@ -5,7 +5,6 @@ Works with a group that the program made already, under torchrun, and alone.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hmac
 import math
@@ -21,8 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError, unknown_name
 from graph_emb.core.json_codec import pack, unpack
@@ -83,6 +81,7 @@ class ProcessGroup:
         self.failed, self.num_calls, self.link = "", 0, LinkCounts()
         self.last_calls: deque[str] = deque(maxlen=64)
         self._shared: SharedExchange | None = None
+        self._down: Any = None  # a second gloo, for what goes to lower ranks
         token = os.environ.get(TOKEN_VARIABLE)
         if token and self.world_size > 1:  # before any other word
             try:
@@ -95,6 +94,8 @@ class ProcessGroup:
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
             )
         self.same_memory = self._shared is not None
+        if self.world_size > 1 and not self.same_memory and "gloo" in chosen:
+            self._down = dist.new_group(backend="gloo", timeout=self.timeout)
         if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
             shared = SharedAllToAll(self._shared, self)
             self.exchange = shared.exchange  # type: ignore[method-assign]
@@ -175,9 +176,26 @@ class ProcessGroup:
     def _all_to_all(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
-        # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
-            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+            for work in self._begun(out, send, to_send, to_receive):
+                work.wait()
+
+    def _begun(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> list[Any]:
+        """What an exchange waits for: bytes for higher ranks and bytes for lower ones, each by their own connections.
+
+        A connection of gloo's (torch 2.13) reads a message to its end before it writes the next one: it has the speed
+        of its link in one direction at a time.
+        """
+        # Send even when empty: a rank that skips the exchange blocks the others.
+        come, go = list(to_receive), list(to_send)
+        ways = [(self._group, (out, send, come, go))]
+        if self._down is not None and send.device.type == "cpu":
+            low, high = [0] * (self.rank + 1), [0] * (self.world_size - self.rank - 1)
+            above, below = len(out) - sum(come[len(low) :]), sum(go[: self.rank])
+            up = out[:above], send[below:], come[: len(low)] + high, low[1:] + go[self.rank :]
+            down = out[above:], send[:below], low + come[len(low) :], [*go[: self.rank], 0, *high]
+            ways = [(self._group, up), (self._down, down)]
+        return [dist.all_to_all_single(*way, group=group, async_op=True) for group, way in ways]
 
     def count(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
         """Add an exchange to ``link``; what this rank has for itself does not cross."""
@@ -226,11 +244,12 @@ class ProcessGroup:
         """``exchange_into`` in the background; call what it returns before ``out`` is read or ``send`` freed."""
         self.count(out, send, to_send, to_receive)
         with self._translated(what):
-            work = dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group, async_op=True)
+            begun = self._begun(out, send, to_send, to_receive)
 
         def wait() -> None:
             with self._translated(what):
-                work.wait()
+                for work in begun:
+                    work.wait()
 
         return wait
 
@@ -292,7 +311,8 @@ class ProcessGroup:
         """Leave the group; later calls fail. No call of the others is waited for."""
         # torch 2.13 aborts at exit ("terminate called without an active exception") where a gloo group outlives
         # destroy_process_group() through a reference, or is never destroyed.
-        own, self._group = None if self._made_default else self._group, None
+        own = [] if self._made_default else [group for group in (self._down, self._group) if group is not None]
+        self._group = self._down = None
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -300,9 +320,9 @@ class ProcessGroup:
             del self.exchange, self.exchange_into, self.exchange_pieces, self.exchange_numbers, self.outgoing
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
-        if own is not None:
+        for group in own:
             with contextlib.suppress(ValueError):  # the program has ended all of its groups already
-                dist.destroy_process_group(own)
+                dist.destroy_process_group(group)
         self.store = None
 
     @contextlib.contextmanager
@@ -437,59 +457,3 @@ def _join(timeout: timedelta) -> tuple[Any, int, int]:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
-
-
-class DataParallel:
-    """A network of which every rank holds a copy, with gradients that are summed. Alone, it is the network itself.
-
-    Tables sum the gradients of all ranks (``merge="sum"``); DistributedDataParallel divides by their number. Here both
-    sum, so that a loss which each rank divides by the size of the whole step has the gradient of one process.
-
-    Every rank runs forward and backward the same number of times; ``graph_emb.in_step`` gives empty batches to
-    ranks that run out. All ranks start from the first one's values.
-
-    Args:
-        module: The network; parameters that a step leaves unused are fine.
-        group: The ranks; None: this process alone.
-        sums: Whether backward sums the gradients; False leaves that to the caller.
-    """
-
-    def __init__(self, module: nn.Module, group: ProcessGroup | None, sums: bool = True) -> None:
-        self.module = module
-        self._wrapped: Any = None
-        if group is not None and group.world_size > 1 and not sums:
-            group.copy_first([*module.parameters(), *module.buffers()], "values of a network")
-        elif group is not None and group.world_size > 1:
-            self._wrapped = DistributedDataParallel(module, process_group=group._group, find_unused_parameters=True)
-            self._wrapped.register_comm_hook(group, _sum)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network; its gradients are summed over the ranks in backward."""
-        return (self.module if self._wrapped is None else self._wrapped)(*args, **kwargs)
-
-    def apart(self) -> contextlib.AbstractContextManager[None]:
-        """Within it, a forward and its backward add to this rank's gradients only; the next one outside sends all."""
-        return contextlib.nullcontext() if self._wrapped is None else self._wrapped.no_sync()
-
-
-_SUMS: deque[Any] = deque(maxlen=4)
-"""The last sums of gradients. A thread of gloo's that lets go of one as the last takes the interpreter's lock: it would
-wait for ever for whoever ends the group under that lock, and waits for the thread."""
-atexit.register(_SUMS.clear)
-
-
-def _sum(group: ProcessGroup, bucket: dist.GradBucket) -> Any:
-    """Sum gradients while backward waits: no Python runs in a thread of torch's."""
-    gradients, begun = bucket.buffer(), time.perf_counter()
-    _SUMS.append(dist.all_reduce(gradients, group=group._group, async_op=True))
-    _SUMS[-1].wait()
-    group.link.waited += time.perf_counter() - begun
-    group.link.bytes_in += gradients.nbytes
-    group.link.bytes_out += gradients.nbytes
-    found: Any = torch.futures.Future()
-    found.set_result(gradients)
-    return found
-
-
-# torch compares a hook's annotations with types, and refuses strings.
-_sum.__annotations__.clear()

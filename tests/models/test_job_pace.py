@@ -29,9 +29,10 @@ from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import WalkSampler
 from graph_emb.transport.base import Transport
+from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.pace import JobPace, PaceMeter
-from graph_emb.transport.process_group import DataParallel, ProcessGroup
+from graph_emb.transport.process_group import ProcessGroup
 from tests.models.gnn.planted import planted
 from tests.models.kge.references import ring
 from tests.models.skipgram.local_sgd import SMALL, WALKS, graph_of_groups

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from graph_emb.transport.process_group import DataParallel, ProcessGroup
+from graph_emb.transport.data_parallel import DataParallel
+from graph_emb.transport.process_group import ProcessGroup
 from tests.ranks import Ranks
 
 

@@ -29,8 +29,9 @@ from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.table.shard import WEIGHT
 from graph_emb.transport import runtime
+from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.pace import JobPace, PaceMeter
-from graph_emb.transport.process_group import DataParallel, ProcessGroup
+from graph_emb.transport.process_group import ProcessGroup
 
 STEPS_AHEAD = 1
 """Steps before its own in which a table in a file hears of the rows of a step."""
