@@ -144,7 +144,7 @@ class LocalSGDRows(RowCopies):
         memory = self._lend("copies", sum(coming) + len(self._names) - 1)  # a place of the last table is never negative
         copies = memory[len(self._names) - 1 :]
         arriving = copies if self._exact else self._lend("came", len(copies), self._wire)
-        transport.group.exchange_into(arriving, self._laid_out(arriving, sum(going)), going, coming, what)
+        transport.group.exchange_large(arriving, self._laid_out(arriving, sum(going)), going, coming, what)
         if arriving is not copies:
             copies.copy_(arriving)
         self._count_pull(np.cumsum(self._asks, axis=1), np.cumsum(self._wanted, axis=1), self._asks)
@@ -205,7 +205,7 @@ class LocalSGDRows(RowCopies):
         transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
         leaving, coming = (self._asks @ self._each).tolist(), (self._wanted @ self._each).tolist()
         came = self._lend("changes", sum(coming), self._wire)
-        transport.group.exchange_into(came, self._changes(sum(leaving)), leaving, coming, what)
+        transport.group.exchange_large(came, self._changes(sum(leaving)), leaving, coming, what)
         for rank, jobs in enumerate(self._served(self._kept(len(came)), memory_of(came))):
             with threads_for(coming[rank]) as parts:
                 take_changes.run(kind_of(jobs[0], (self._adaptive,)), jobs, parts)

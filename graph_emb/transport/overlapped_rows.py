@@ -196,7 +196,7 @@ class OverlappedRows(RowCopies):
             start = time.perf_counter()
             if leaving is not out:
                 leaving.copy_(out)
-            self._transport.group.exchange_into(arriving, leaving, to_send, to_receive, what)
+            self._transport.group.exchange_large(arriving, leaving, to_send, to_receive, what)
             if came is not arriving:
                 came.copy_(arriving)
             return time.perf_counter() - start

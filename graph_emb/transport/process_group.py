@@ -176,20 +176,30 @@ class ProcessGroup:
     def _all_to_all(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
+        # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
-            for work in self._begun(out, send, to_send, to_receive):
-                work.wait()
+            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
-    def _begun(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> list[Any]:
-        """What an exchange waits for: bytes for higher ranks and bytes for lower ones, each by their own connections.
+    def exchange_large(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+    ) -> None:
+        """``exchange_into`` of megabytes, in both directions at once; of less it takes longer."""
+        if self._down is None:
+            self.exchange_into(out, send, to_send, to_receive, what)
+        else:
+            self.start_exchange(out, send, to_send, to_receive, what, large=True)()
+
+    def _begun(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], large: bool
+    ) -> list[Any]:
+        """What an exchange waits for; of a large one bytes for higher and for lower ranks, by their own connections.
 
         A connection of gloo's (torch 2.13) reads a message to its end before it writes the next one: it has the speed
         of its link in one direction at a time.
         """
-        # Send even when empty: a rank that skips the exchange blocks the others.
         come, go = list(to_receive), list(to_send)
         ways = [(self._group, (out, send, come, go))]
-        if self._down is not None and send.device.type == "cpu":
+        if large and self._down is not None and send.device.type == "cpu":
             low, high = [0] * (self.rank + 1), [0] * (self.world_size - self.rank - 1)
             above, below = len(out) - sum(come[len(low) :]), sum(go[: self.rank])
             up = out[:above], send[below:], come[: len(low)] + high, low[1:] + go[self.rank :]
@@ -239,12 +249,20 @@ class ProcessGroup:
         return like.new_empty((num_rows, *like.shape[1:]))
 
     def start_exchange(
-        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+        self,
+        out: Tensor,
+        send: Tensor,
+        to_send: Sequence[int],
+        to_receive: Sequence[int],
+        what: str,
+        *,
+        large: bool = False,
     ) -> Callable[[], None]:
-        """``exchange_into`` in the background; call what it returns before ``out`` is read or ``send`` freed."""
+        """``exchange_into`` in the background, or ``exchange_large``; call what it returns before ``out`` is read or
+        ``send`` freed."""
         self.count(out, send, to_send, to_receive)
         with self._translated(what):
-            begun = self._begun(out, send, to_send, to_receive)
+            begun = self._begun(out, send, to_send, to_receive, large)
 
         def wait() -> None:
             with self._translated(what):

@@ -156,9 +156,9 @@ class RowMoves:
             transport.counts[self._table].bytes_sent += len(sent)
             wait = None
             if background:
-                wait = transport.group.start_exchange(came, sent, to_send, to_receive, what)
+                wait = transport.group.start_exchange(came, sent, to_send, to_receive, what, large=True)
             else:
-                transport.group.exchange_into(came, sent, to_send, to_receive, what)
+                transport.group.exchange_large(came, sent, to_send, to_receive, what)
 
         def arrived(_: Tensor = sent) -> Arrived:  # which is not freed before
             if wait is not None:

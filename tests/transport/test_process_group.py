@@ -214,3 +214,48 @@ def test_ranks_share_memory_where_stores_keep_their_order_and_unless_told_not_to
 ) -> None:
     """A rank's counter may be seen before its data elsewhere than on x86: rows of another step, without a word."""
     assert ranks.run(shares_memory, 2, machine, switch) == [shared, shared]
+
+
+def large_exchange(large: bool, shared: bool) -> tuple[list[int], list[int], int]:
+    """What a rank got, the sizes, and by how many groups of torch's it came."""
+    os.environ[SHARED_VARIABLE] = str(int(shared))
+    transport: Any = ge.init(mode="collective", timeout=60)
+    group, calls, original = transport.group, set(), dist.all_to_all_single
+
+    def noted(*args: Any, **options: Any) -> Any:
+        calls.add(id(options["group"]))
+        return original(*args, **options)
+
+    try:
+        rank, size = group.rank, group.world_size
+        to_send = [(rank + 2 * other) % 4 for other in range(size)]
+        to_receive = [(other + 2 * rank) % 4 for other in range(size)]
+        send = torch.arange(sum(to_send)) + 100 * rank
+        out = torch.empty(sum(to_receive), dtype=torch.int64)
+        dist.all_to_all_single = noted
+        exchange = group.exchange_large if large else group.exchange_into
+        exchange(out, send, to_send, to_receive, "an exchange")
+        return out.tolist(), to_send, len(calls)
+    finally:
+        dist.all_to_all_single = original
+        ge.shutdown()
+        os.environ.pop(SHARED_VARIABLE)
+
+
+@pytest.mark.dist
+@with_shared_memory
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("shared", [True, False])
+def test_large_messages_go_up_and_down_the_ranks_by_their_own_connections(
+    ranks: Ranks, world: int, shared: bool
+) -> None:
+    found, alone = (ranks.run(large_exchange, world, large, shared) for large in (True, False))
+    assert [one[0] for one in found] == [one[0] for one in alone]
+    for rank, (got, _, groups) in enumerate(found):
+        wanted = []
+        for other, (_, sent, _) in enumerate(found):
+            first = sum(sent[:rank])
+            wanted += [100 * other + place for place in range(first, first + sent[rank])]
+        assert got == wanted
+        assert groups == (0 if shared else 2)
+    assert {one[2] for one in alone} == {0 if shared else 1}
