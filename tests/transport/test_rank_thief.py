@@ -75,6 +75,7 @@ def _rob_a_job_without_a_token(path: str) -> str:
     if os.environ["RANK"] == "1":
         _join_as_thief()
         try:
+            dist.new_group(backend="gloo")  # for what goes to lower ranks
             bomb = pickle.dumps(_Bomb(path))
             sizes = _tell(torch.tensor([len(bomb)]))
             message = torch.zeros(int(max(sizes)), dtype=torch.uint8)
