@@ -84,7 +84,7 @@ class Link:
             """Seconds until every rank has as many numbers of each other one, and how many of them it waited."""
             numbers = torch.zeros(group.world_size, num, dtype=torch.int64)
             begun, busy = time.perf_counter(), time.process_time()
-            group.exchange_numbers(numbers, what)
+            group.exchange_numbers(numbers, what, large=num > 1)
             took = time.perf_counter() - begun
             waited = max(took - (time.process_time() - busy), LEAST_WAIT * took)
             told = group.gather_objects((took, waited), what)

@@ -95,7 +95,12 @@ class ProcessGroup:
             )
         self.same_memory = self._shared is not None
         if self.world_size > 1 and not self.same_memory and "gloo" in chosen:
-            self._down = dist.new_group(backend="gloo", timeout=self.timeout)
+            try:
+                with self._translated("init"):
+                    self._down = dist.new_group(backend="gloo", timeout=self.timeout)
+            except BaseException:
+                self.close()
+                raise
         if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
             shared = SharedAllToAll(self._shared, self)
             self.exchange = shared.exchange  # type: ignore[method-assign]
@@ -170,15 +175,7 @@ class ProcessGroup:
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
         """``exchange`` into memory that the caller holds, contiguous."""
-        self.count(out, send, to_send, to_receive)
-        self._all_to_all(out, send, to_send, to_receive, what)
-
-    def _all_to_all(
-        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
-    ) -> None:
-        # Send even when empty: a rank that skips the exchange blocks the others.
-        with self._translated(what):
-            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+        self.start_exchange(out, send, to_send, to_receive, what)()
 
     def exchange_large(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
@@ -197,6 +194,7 @@ class ProcessGroup:
         A connection of gloo's (torch 2.13) reads a message to its end before it writes the next one: it has the speed
         of its link in one direction at a time.
         """
+        # Send even when empty: a rank that skips the exchange blocks the others.
         come, go = list(to_receive), list(to_send)
         ways = [(self._group, (out, send, come, go))]
         if large and self._down is not None and send.device.type == "cpu":
@@ -213,14 +211,18 @@ class ProcessGroup:
         self.link.bytes_in += out.nbytes - own
         self.link.bytes_out += send.nbytes - own
 
-    def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
+    def exchange_numbers(self, numbers: Tensor, what: str, *, large: bool = False) -> Tensor:
         """Tell each rank a row of numbers, (W, K), and hear one from each: how a call of all ranks begins.
 
         The time that it takes is that until the last rank has come, and ``link`` counts it as waiting.
+
+        Args:
+            large: As ``exchange_large``.
         """
-        out, ones, begun = torch.empty_like(numbers), [1] * len(numbers), time.perf_counter()
-        self._all_to_all(out, numbers, ones, ones, what)
-        self.link.waited += time.perf_counter() - begun
+        out, ones = torch.empty_like(numbers), [1] * len(numbers)
+        with self._waiting(what):
+            for work in self._begun(out, numbers, ones, ones, large):
+                work.wait()
         return out
 
     def exchange_pieces(

@@ -251,7 +251,8 @@ class SharedAllToAll:
             self._group.link.bytes_in += came
             self._group.link.bytes_out += left
 
-    def exchange_numbers(self, numbers: Tensor, what: str) -> Tensor:
+    def exchange_numbers(self, numbers: Tensor, what: str, *, large: bool = False) -> Tensor:
+        # large or not, memory is copied both ways at once
         out, ones, begun = torch.empty_like(numbers), [1] * len(numbers), time.perf_counter()
         self._checked(what, lambda: self._memory.exchange(out, numbers, ones, ones))
         self._group.link.waited += time.perf_counter() - begun

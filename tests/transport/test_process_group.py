@@ -259,3 +259,26 @@ def test_large_messages_go_up_and_down_the_ranks_by_their_own_connections(
         assert got == wanted
         assert groups == (0 if shared else 2)
     assert {one[2] for one in alone} == {0 if shared else 1}
+
+
+def begun_without_a_second_group() -> tuple[str, bool]:
+    def refused(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("Connection closed by peer")
+
+    os.environ[SHARED_VARIABLE], original, dist.new_group = "0", dist.new_group, refused
+    try:
+        ge.init(mode="collective", timeout=60)
+    except ge.PeerError as error:
+        return str(error), dist.is_initialized()
+    finally:
+        dist.new_group = original
+        os.environ.pop(SHARED_VARIABLE)
+    return "", True
+
+
+@pytest.mark.dist
+def test_a_rank_that_goes_while_the_second_connections_are_made_is_an_error_of_the_mode(ranks: Ranks) -> None:
+    for said, still in ranks.run(begun_without_a_second_group, 2):
+        assert "in init: every rank still answers" in said
+        assert said.endswith("Connection closed by peer")
+        assert not still
