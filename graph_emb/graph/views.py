@@ -65,7 +65,7 @@ def plain_dataset(
     Raises:
         DataError: there are more types, or relations.
     """
-    check_plain(dataset)
+    _check_plain(dataset)
     types = dataset.graph
     try:
         merge = duplicates or dataset.duplicates
@@ -90,12 +90,12 @@ def ids_of_nodes(dataset: Dataset) -> NDArray[Any]:
     Raises:
         DataError: there are more types, or relations.
     """
-    check_plain(dataset)
+    _check_plain(dataset)
     ((ntype, number),) = dataset.graph.num_nodes.items()
     return dataset.graph.node_ids.get(ntype, np.arange(number))
 
 
-def check_plain(dataset: Dataset) -> None:
+def _check_plain(dataset: Dataset) -> None:
     """Raise a DataError where ``plain_dataset`` cannot take a data set."""
     types = dataset.graph
     if dataset.triples is not None or _relations(types):

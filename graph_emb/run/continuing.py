@@ -225,9 +225,10 @@ def _first_tables(
     near = is_new[src] | is_new[graph.indices] if graph.directed else is_new[src]  # which has the others' reverses
     means = NeighbourMean((src[near], graph.indices[near]))
     kept, lead = place >= 0, len(place)
+    in_front = np.array_equal(place, np.arange(lead))  # the usual case: new nodes have numbers past the old ones
     tables = [np.zeros((graph.num_nodes, own.shape[1]), np.float32) for own in old.tables]
     for table, own in zip(tables, old.tables, strict=True):
-        if np.array_equal(place, np.arange(lead)):  # the usual case: new nodes have numbers past the old ones
+        if in_front:
             table[:lead] = own
         else:
             table[place[kept]] = own if kept.all() else own[kept]  # what is mapped is copied once

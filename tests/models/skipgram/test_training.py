@@ -271,11 +271,12 @@ def test_rows_themselves_are_given_where_no_copy_is_wanted(tables: int) -> None:
 
 
 @pytest.mark.usefixtures("fresh_mode")
-def test_rows_that_others_must_see_are_copied() -> None:
-    """Half as wide in memory, or made of several rows."""
-    half = SkipGram(24, SkipGramConfig(dim=16, dtype="float16"), seed=1)
-    assert half.embeddings(copy=False).dtype == torch.float32
-    assert torch.equal(half.embeddings(copy=False), half.embeddings())
+@pytest.mark.parametrize("fields", [{"dtype": "float16"}, {"table": "hash", "rule": "adagrad"}])
+def test_rows_that_memory_does_not_have_as_they_are_given_are_copied(fields: dict[str, Any]) -> None:
+    model = SkipGram(24, SkipGramConfig(dim=16, **fields), seed=1)
+    assert model.embeddings(copy=False).dtype == torch.float32
+    assert torch.equal(model.embeddings(copy=False), model.embeddings())
+    assert not torch.equal(model.embeddings(copy=False)[0], model.embeddings(copy=False)[1])
 
 
 def test_first_rows_are_word2vecs() -> None:
