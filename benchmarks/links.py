@@ -1,4 +1,5 @@
-"""Exchanges of two hosts on a shaped link: one way, and both ways by the same connections and by two sets of them.
+"""Exchanges of two hosts on a shaped link: one way, and both ways by the same connections and by two sets of them; and
+the rate that ranks measure when a run starts.
 
     sudo python benchmarks/links.py
     sudo python benchmarks/links.py --links 1gbit 10gbit --megabytes 1 64
@@ -49,8 +50,9 @@ def rank_main(megabytes: list[int], repeats: int) -> None:
                 group.barrier()
                 took.append(time.perf_counter() - begun)
             found.append((size, way, statistics.median(took), max(took)))
+    links = [Link.measure(group, group.rank) for _ in range(repeats)]
     if group.rank == 0:
-        print(json.dumps(found))
+        print(json.dumps((found, [link.gbit for link in links if link is not None])))
     group.close()
 
 
@@ -65,7 +67,7 @@ def main() -> None:
     if args.rank:
         rank_main(args.megabytes, args.repeats)
         return
-    rows = []
+    rows, measured = [], []
     for link in args.links:
         with network(2) as net:
             started = []
@@ -80,8 +82,11 @@ def main() -> None:
             said = [process.communicate()[0] for process in started]
         if any(process.wait() for process in started):
             sys.exit(f"{link}: a rank failed")
-        rows += [[link, *row] for row in json.loads(said[0])]
+        took, rates = json.loads(said[0])
+        rows += [[link, *row] for row in took]
+        measured.append([link, statistics.median(rates), min(rates), max(rates)])
     print(tabulate(rows, headers=["link", "MB", "", "median s", "longest"], floatfmt=".3f"))
+    print(tabulate(measured, headers=["link", "measured Gb/s", "least", "most"], floatfmt=".3g"))
 
 
 if __name__ == "__main__":

@@ -62,9 +62,10 @@ class Link:
     def measure(cls, group: ProcessGroup, machine: int) -> Link | None:
         """Send small messages and longer ones between all ranks; every rank calls it.
 
-        All send at once, each as much to every other rank, and the slowest counts. Transfers grow until one takes
-        ``LONG_ENOUGH``, which is sent ``AGAIN``: at 1 Gb/s all of them are 32 MB from each machine, .3 s. What the
-        processes work meanwhile, copying to and from sockets, is no time of the wire (``Costs.byte_ns`` has it).
+        All send at once and receive meanwhile, each as much to every other rank, and the slowest counts. Transfers grow
+        until one takes ``LONG_ENOUGH``, which is sent ``AGAIN``: at 1 Gb/s all of them are 32 MB from each machine, .3
+        s. What the processes work meanwhile, copying to and from sockets, is no time of the wire (``Costs.byte_ns`` has
+        it).
 
         Args:
             group: Of W ranks.
@@ -86,7 +87,8 @@ class Link:
             begun, busy = time.perf_counter(), time.process_time()
             group.exchange_numbers(numbers, what, large=num > 1)
             took = time.perf_counter() - begun
-            waited = max(took - (time.process_time() - busy), LEAST_WAIT * took)
+            busy = (time.process_time() - busy) / 2  # a thread sends while another one receives
+            waited = max(took - busy, LEAST_WAIT * took)
             told = group.gather_objects((took, waited), what)
             return max(one for one, _ in told), max(one for _, one in told)
 
