@@ -186,9 +186,15 @@ def _seconds(line: Line) -> float:
     return seconds
 
 
-def _probe(place: Path, seconds: float, config: RunConfig, sockets: bool = False) -> list[dict[str, Any]]:
+def _probe(
+    place: Path, seconds: float, config: RunConfig, sockets: bool = False, stop: bool = True
+) -> list[dict[str, Any]]:
     """Train in another process until it has logged enough, and return its history.
 
+    Where it was told to stop when it had ended by itself and was saving, it trains again, to its end.
+
+    Args:
+        stop: Tell it to, when it has logged enough.
     Raises:
         ConfigError: it refused, or broke off, with its last line.
     """
@@ -204,7 +210,7 @@ def _probe(place: Path, seconds: float, config: RunConfig, sockets: bool = False
         text=True,
         start_new_session=True,
     )
-    begun, told, most = math.inf, False, max(LEAST_S, PATIENCE * seconds)
+    begun, told, logged, most = math.inf, False, False, max(LEAST_S, PATIENCE * seconds)
     try:
         while process.poll() is None:
             time.sleep(LOOK_S)
@@ -213,14 +219,16 @@ def _probe(place: Path, seconds: float, config: RunConfig, sockets: bool = False
             stages = stages_of(_history(place))
             points = progress_of(config, stages[-1] if stages else [], None)
             enough = len(points) > 1 and points[-1][0] - points[0][0] >= seconds
-            if not told and (enough or time.monotonic() - begun > most):
-                told = True
+            if stop and not told and (enough or time.monotonic() - begun > most):
+                told, logged = True, enough
                 process.send_signal(signal.SIGINT)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         _, errors = process.communicate()
     if not (place / "run" / "metrics.json").is_file():
+        if logged:
+            return _probe(place, seconds, config, sockets, stop=False)
         if told:
             raise ConfigError(f"the probe logged no progress in {most:.0f} s; measure more seconds")
         last = errors.strip().splitlines()[-1] if errors.strip() else f"exit code {process.returncode}"

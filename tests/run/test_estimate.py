@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import pytest
@@ -13,7 +15,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import MODELS, RunConfig, config_from
 from graph_emb.core.errors import ConfigError
-from graph_emb.run.estimate import estimate_of, extrapolated, progress_of, stages_of
+from graph_emb.run.estimate import estimate_of, extrapolated, probed_run, progress_of, stages_of
 from graph_emb.run.machine import check_memory
 
 
@@ -110,6 +112,33 @@ def test_a_probe_that_compiled_is_run_again(
     monkeypatch.setattr("graph_emb.run.estimate._probe", probe)
     assert ge.estimate("prone", "digits", dim=4).train_seconds == 2.0
     assert len(places) == probes
+
+
+class Late(subprocess.Popen[str]):
+    """A process that hears of a signal when it has ended by itself, and loses what it was saving."""
+
+    started: ClassVar[list[Late]] = []
+
+    def __init__(self, words: list[str], **options: Any) -> None:
+        super().__init__(words, **options)
+        self.place = Path(words[-1])
+        self.started.append(self)
+
+    def send_signal(self, sig: int) -> None:
+        self.wait()
+        shutil.rmtree(self.place)
+
+
+def test_a_probe_that_was_told_to_stop_while_it_saved_trains_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that the probe had logged no progress in a minute, after a second."""
+    monkeypatch.setattr(subprocess, "Popen", Late)
+    train = {"threads": 1, "epochs": 8, "log_interval": 0.01}
+    small = config_from({"model": "deepwalk", "dataset": "digits", "train": train, "evaluate": {"enabled": False}})
+    stages, metrics, _ = probed_run(tmp_path, small, 0.01)
+    assert len(Late.started) == 2
+    assert stages[0][-1]["tokens"] == metrics["train"]["tokens"] == 8 * 1797 * 10 * 40
 
 
 @pytest.mark.usefixtures("warm_starts")
