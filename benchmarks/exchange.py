@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=0.7, help="of these, the share that the first table has, too")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=3, help="turns before those that count")
-    parser.add_argument("--wire-dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    parser.add_argument("--wire-dtype", choices=["float32", "bfloat16", "float16", "int8"], default="float32")
     parser.add_argument("--reduction", choices=["adasum", "sum"], default="adasum")
     parser.add_argument("--shared-memory", action="store_true", help="exchange through memory instead of sockets")
     args = parser.parse_args()

@@ -52,7 +52,7 @@ NOT_OF_RECIPES = (
 )
 """Flags that mean nothing beside ``--recipe``."""
 WIRE = "parallel.wire_dtype"
-LEFT_OUT = {"parallel.negative_pool": "0", "parallel.overlap": "false"}
+LEFT_OUT = {"parallel.negative_pool": "0"}
 """Values that stand for no setting where null does not, by path."""
 
 

@@ -171,10 +171,11 @@ class ParallelSection(Settings):
         "without locks; auto or null: of walks and triples where one machine holds all trainers and nothing needs an "
         "exchange; false: they exchange rows, so that a seed repeats the bits",
     )
-    wire_dtype: Annotated[Literal["float32", "float16", "bfloat16"] | None, AutoIsNull] = Field(
+    wire_dtype: Annotated[Literal["float32", "float16", "bfloat16", "int8"] | None, AutoIsNull] = Field(
         default=None,
-        description="rows and gradients are rounded to it where they are exchanged; float32: exact; auto or null: of "
-        "walks by sgd between machines bfloat16 where the wire would be a twentieth of the training; else exact",
+        description="rows and gradients are rounded to it where they are exchanged; int8: rows of walks by sgd in "
+        "collective mode, 8 bits a number and a scale for each row; float32: exact; auto or null: of walks by sgd "
+        "between machines int8 where the wire would be a twentieth of the training; else exact",
     )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
@@ -405,12 +406,19 @@ class RunConfig(Settings):
         if self.parallel.mode == "local":
             paths = {name: path for name, path in paths_of(type(model)).items() if path != "parallel.blocks"}
             for name, path in paths.items():  # blocks decide about the bits of one process, too
-                if path.startswith("parallel.") and getattr(model, name) != type(model).model_fields[name].default:
+                value = getattr(model, name)
+                if path.startswith("parallel.") and value not in (type(model).model_fields[name].default, False):
                     raise ValueError(
                         f"{path} has no effect on one process; set parallel.mode=collective or leave it out"
                     )
         if isinstance(model, KGEConfig) and self.parallel.hogwild:
             self._check_shared_triples(model)
+        copies = isinstance(model, SkipGramTraining) and model.in_place and self.parallel.mode == "collective"
+        if self.parallel.wire_dtype == "int8" and not copies:
+            raise ValueError(
+                "parallel.wire_dtype = int8 is for walks by sgd in place with parallel.mode=collective; set bfloat16, "
+                "or leave it out"
+            )
         if not isinstance(model, SkipGramTraining):
             return self
         hogwild, paced = self.parallel.hogwild, self.parallel.mode == "kvstore"

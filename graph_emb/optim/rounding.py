@@ -45,7 +45,14 @@ def widened(word: Any) -> Any:
 
 
 @njit(forceinline=True, error_model="numpy")
-def _float_of(bits: Any) -> Any:
+def bits_of(number: Any) -> Any:
+    """The bits of a float32, as uint32."""
+    return np.float32(number).view(np.uint32)
+
+
+@njit(forceinline=True, error_model="numpy")
+def float_of(bits: Any) -> Any:
+    """The float32 of these bits."""
     return np.uint32(bits).view(np.float32)
 
 
@@ -233,8 +240,8 @@ def _subtracted(row, g, scale, known):
         for p in range(g.shape[0] // 2):
             pair: Any = pair_at(row, p)  # type: ignore[call-arg]
             d = np.uint64(2) * np.uint64(p)
-            low = np.float32(_float_of(pair << np.uint32(16)) - scale * g[d])
-            high = np.float32(_float_of(pair & UPPER) - scale * g[d + np.uint64(1)])
+            low = np.float32(float_of(pair << np.uint32(16)) - scale * g[d])
+            high = np.float32(float_of(pair & UPPER) - scale * g[d + np.uint64(1)])
             raised = _raised(high.view(np.uint32)) & UPPER
             put_pair(row, p, np.uint32(raised | (_raised(low.view(np.uint32)) >> np.uint32(16))))
 

@@ -23,13 +23,14 @@ from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.skipgram.config import SkipGramConfig, WalkConfig
-from graph_emb.models.skipgram.local_sgd import GROWTH, usual_walks
+from graph_emb.models.skipgram.local_sgd import batching, growth_of, usual_walks
 from graph_emb.models.skipgram.model import num_blocks
 from graph_emb.models.skipgram.rates import rate_of_walks
 from graph_emb.models.skipgram.steps import cut_sizes
 from graph_emb.models.skipgram.training import joint_walks
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.copy_kernels import bytes_on_wire
 from graph_emb.transport.link import Link
 
 MESSAGES = 5
@@ -40,8 +41,9 @@ SIZES = 6
 """Lengths of intervals whose rows are counted."""
 CUT = 0.2
 """Share of the nodes of a trainer's walks that others hold, where nothing is known of the parts."""
-WIRE_SHARE, WIRE_S = 0.05, 1.0
-"""The share of a training, and the seconds, from which on the wire is worth numbers of half the width."""
+WIRE_SHARE, OVERLAP_SHARE, WIRE_S = 0.05, 0.1, 1.0
+"""The shares of a training from which on the wire is worth numbers of fewer bits, and rows that are older because they
+travel while trainers train; and the seconds."""
 
 
 @dataclass(frozen=True)
@@ -161,31 +163,38 @@ def forecast(
     return Forecast(hosts, seconds, work, exchange, wire, start, bytes_each=sent / share, bound=bound, unit=unit)
 
 
-def usual_forecast(load: WalkLoad, link: Link, hosts: int, threads: int) -> Forecast:
+def usual_forecast(load: WalkLoad, link: Link, hosts: int, threads: int, wire_dtype: str = "float32") -> Forecast:
     """``forecast`` before anything of a training is measured: work in proportion to the width of a row, else ``USUAL``.
 
     Args:
         threads: Of each trainer.
     """
     bytes_token, interval, _ = bytes_of_counts(load, hosts, CUT)
+    bytes_token *= bytes_of_row(load.config.dim, wire_dtype) / bytes_of_row(load.config.dim)
     costs = replace(USUAL, item_us=USUAL.item_us * load.config.dim / 128 / threads)
     tokens = float(load.num_walks * load.walk_length)
-    return forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=load.config.overlap)
+    found = forecast(costs, link, hosts, tokens, bytes_token, interval, overlap=bool(load.config.overlap))
+    return replace(found, wire_dtype=wire_dtype)
 
 
 def rounding_pays(found: Sequence[Forecast]) -> bool:
     """Whether the wire is a substantial part of trainings one after the other, of what does not hide behind work."""
+    return _wire_takes(found, WIRE_SHARE)
+
+
+def overlap_pays(found: Sequence[Forecast]) -> bool:
+    """Whether it is so much, as rows travel, that it should hide behind work."""
+    return _wire_takes(found, OVERLAP_SHARE)
+
+
+def _wire_takes(found: Sequence[Forecast], share: float) -> bool:
     wire = sum(min(one.wire, one.seconds - one.work - one.exchange) for one in found)
-    return wire >= max(WIRE_S, WIRE_SHARE * sum(one.seconds for one in found))
+    return wire >= max(WIRE_S, share * sum(one.seconds for one in found))
 
 
-def bytes_of_row(dim: int, width: int = 4) -> int:
-    """Bytes that a machine sends for a copied row: its id, the row of another that it serves, the changes back.
-
-    Args:
-        width: Bytes of a number as it travels.
-    """
-    return 8 + 2 * width * dim
+def bytes_of_row(dim: int, wire_dtype: str = "float32") -> int:
+    """Bytes that a machine sends for a copied row: its id, the row of another that it serves, the changes back."""
+    return 8 + 2 * bytes_on_wire(dim, getattr(torch, wire_dtype))
 
 
 def bytes_of_token(
@@ -248,7 +257,9 @@ def bytes_of_counts(load: WalkLoad, hosts: int, remote: float) -> tuple[float, f
     return rows.sum() / tokens * bytes_of_row(config.dim), tokens / len(sizes), float(rows.max())
 
 
-def bytes_of_triple(graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: int = 0, width: int = 4) -> float:
+def bytes_of_triple(
+    graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: int = 0, wire_dtype: str = "float32"
+) -> float:
     """Bytes that a machine sends for the rows of each of its triples, by drawing some steps.
 
     The chunks of ``SIZES`` steps are dealt out as to trainers, and the distinct rows of entities and relations counted
@@ -258,11 +269,10 @@ def bytes_of_triple(graph: KnowledgeGraph, config: KGEConfig, hosts: int, seed: 
         graph: With its training triples.
         config: Draws negatives; each table lies in even ranges.
         hosts: W.
-        width: As of ``bytes_of_row``.
     """
     drawn = Batches(graph, config.replace(filter_negatives=False), seed, 0, 1, lockstep=True)
     tables = [
-        (RangeBook.even(num, hosts), 8 + bytes_of_row(dim, width))
+        (RangeBook.even(num, hosts), 8 + bytes_of_row(dim, wire_dtype))
         for num, dim in ((graph.num_entities, config.dim), (graph.num_relations, scorer_of(config).relation_dim))
     ]
     sent = trained = 0
@@ -285,12 +295,11 @@ def _sizes(
     if config.rate_follows_walks:
         rate = config.rate_share * rate_of_walks(total * walk_length, num_arcs)
     size = hosts * (config.exchange_walks or usual_walks(num_nodes, hosts, walk_length, total, rate))
-    growth = GROWTH if config.adaptive(lockstep=True) and not config.exchange_walks else 0.0
-    found: list[int] = []
-    per_epoch, batch = total // config.epochs, joint_walks(hosts, walk_length, size)
+    growth, found = growth_of(config, num_nodes, walk_length), list[int]()
+    per_epoch, batch = total // config.epochs, joint_walks(hosts, walk_length, size, *batching(config))
     for begun in range(0, total, per_epoch):
         for first in range(begun, begun + per_epoch, batch):
-            found += cut_sizes(first, min(batch, begun + per_epoch - first), size, growth)
+            found += cut_sizes(first, min(batch, begun + per_epoch - first), size, *growth)
     return np.array(found)
 
 

@@ -14,6 +14,7 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import EdgePolicy, WalkConfig
+from graph_emb.run import sharing
 from graph_emb.run.cost import (
     STEP_MESSAGES,
     Costs,
@@ -22,6 +23,7 @@ from graph_emb.run.cost import (
     bytes_of_token,
     bytes_of_triple,
     forecast,
+    overlap_pays,
     rounding_pays,
 )
 from graph_emb.run.estimate import PROBE_S, Line, probed_run, quiet_settings
@@ -132,11 +134,6 @@ def _gained(lines: list[Line], keys: tuple[str, ...]) -> dict[str, float]:
     return {key: last[key] - first.get(key, 0) for key in keys}
 
 
-def _width(config: RunConfig) -> int:
-    """Bytes of a number as it travels."""
-    return 4 if config.parallel.rounded_to is None else 2
-
-
 def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
     """``estimate_on`` of walks."""
     model: Any = config.model
@@ -153,19 +150,22 @@ def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fore
         item_us=1e6 * single["elapsed"] / single["tokens"],
         byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
     )
-    bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), model, hosts, config.seed)
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
 
-    def of_width(width: int) -> Forecast:
-        sent = bytes_token * bytes_of_row(model.dim, width) / bytes_of_row(model.dim)
-        return forecast(costs, link, hosts, tokens, sent, interval, overlap=model.overlap)
+    def travelling_as(wire_dtype: str, overlap: bool) -> Forecast:
+        own = model.model_copy(update={"overlap": overlap})
+        bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), own, hosts, config.seed)
+        sent = bytes_token * bytes_of_row(model.dim, wire_dtype) / bytes_of_row(model.dim)
+        found = forecast(costs, link, hosts, tokens, sent, interval, overlap=overlap)
+        return replace(found, wire_dtype=wire_dtype)
 
-    section = config.parallel
-    if section.rounded_to is not None:
-        return replace(of_width(2), wire_dtype=section.rounded_to)
-    exact = of_width(4)
-    rounded = section.wire_dtype is None and rounding_pays([exact])
-    return replace(of_width(2), wire_dtype="bfloat16") if rounded else exact
+    section, overlap = config.parallel, bool(model.overlap)
+    found = travelling_as(section.wire_dtype or sharing.EXACT, overlap)
+    if section.wire_dtype is None and rounding_pays([found]):
+        found = travelling_as(sharing.ROUNDED, overlap)
+    if model.overlap is None and overlap_pays([found]):
+        found = travelling_as(found.wire_dtype, True)
+    return found
 
 
 def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
@@ -179,7 +179,8 @@ def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fo
     graph, _ = with_held_out_triples(
         knowledge_graph(read_dataset(config.dataset, file_format="triples")), config.dataset
     )
-    counted, of_two = (bytes_of_triple(graph, model, num, config.seed, _width(config)) for num in (hosts, 2))
+    wire_dtype = config.parallel.rounded_to or sharing.EXACT
+    counted, of_two = (bytes_of_triple(graph, model, num, config.seed, wire_dtype) for num in (hosts, 2))
     lines, of_pair = _probes(config, {}, seconds)
     single = _gained(lines, ("triples", "seconds"))
     two = _gained([{**line, **line["job"]} for line in of_pair], ("triples", "seconds", "bytes_out"))
@@ -197,4 +198,4 @@ def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fo
         unit="triple",
         messages=STEP_MESSAGES,
     )
-    return replace(found, wire_dtype=config.parallel.rounded_to or found.wire_dtype)
+    return replace(found, wire_dtype=wire_dtype)

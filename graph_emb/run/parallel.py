@@ -143,26 +143,28 @@ def start(config: RunConfig, before: bool | None = None) -> tuple[Trainers | Non
     return replace(ranks, sharing=line, link=link), config
 
 
-def settle_wire(
-    ranks: Trainers, config: RunConfig, loads: Sequence[WalkLoad] = (), before: str | None = None
+def settle_travel(
+    ranks: Trainers, config: RunConfig, loads: Sequence[WalkLoad] = (), before: sharing.Travel | None = None
 ) -> tuple[Trainers, RunConfig]:
     """Fill in how rows travel between machines where a configuration leaves it open, before there are tables.
 
     Every rank calls it; the first one, which knows the data, decides.
 
     Args:
-        loads, before: As of ``sharing.wire_dtype``.
+        loads, before: As of ``sharing.travel``.
     """
-    if ranks.link is None or not sharing.may_round(config):
+    if ranks.link is None or not sharing.travels_openly(config):
         return ranks, config
     told = None
     if ranks.rank == 0:
-        told = sharing.wire_dtype(config, ranks.link, int(os.environ.get("LOCAL_WORLD_SIZE", 1)), loads, before)
-    chosen, line = ranks.group.gather_objects(told, f"the choice of {sharing.WIRE}")[0]
-    section = config.parallel.model_copy(update={"wire_dtype": chosen})
+        found, line = sharing.travel(config, ranks.link, int(os.environ.get("LOCAL_WORLD_SIZE", 1)), loads, before)
+        told = [*found, line]
+    wire_dtype, overlap, line = ranks.group.gather_objects(told, "the choice of how rows travel")[0]
+    section = config.parallel.model_copy(update={"wire_dtype": wire_dtype})
+    model = config.model.model_copy(update={"overlap": overlap})
     if section.rounded_to is not None:
-        ranks.transport.wire_dtype = checked_wire(section.rounded_to)
-    return replace(ranks, wire=line), config.model_copy(update={"parallel": section})
+        ranks.transport.wire_dtype = checked_wire(section.rounded_to, torch.int8)
+    return replace(ranks, wire=line), config.model_copy(update={"parallel": section, "model": model})
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def run(
         raise ConfigError("overwrite=True has no effect without out, the run folder that it replaces; leave it out")
     saved = checkpoint_folder(out) if resume and out is not None else None
     before = None if saved is None else sharing.of_checkpoint(saved)
-    wire = None if saved is None else sharing.wire_of_checkpoint(saved)
+    travel = None if saved is None else sharing.travel_of_checkpoint(saved)
     ranks, config = parallel.start(config, before)
     try:
         checkpoints = _checkpoints(config, out, overwrite, resume)
@@ -219,7 +219,7 @@ def run(
             check_shared(ranks.group, checkpoint_folder(out))
         with runtime.fixed_tables():
             if ranks is not None and ranks.rank > 0:
-                ranks, config = parallel.settle_wire(ranks, config)
+                ranks, config = parallel.settle_travel(ranks, config)
                 job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
                 family = family_of(config)  # it fills fields in that checkpoints name
                 with held_interrupts():
@@ -230,7 +230,7 @@ def run(
                 check_stays(config, run_place(out))
                 check_place(run_place(out), overwrite)
             # It reads the data first: bad data makes no folder.
-            started = _Run(config, progress, ranks, checkpoints, watch, on_evaluation, wire)
+            started = _Run(config, progress, ranks, checkpoints, watch, on_evaluation, travel)
             if out is None:
                 return started.train(None)
             with RunFolder(out, overwrite=overwrite) as folder:
@@ -264,7 +264,7 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
 
     def opened(replay: Log, own: RunConfig) -> PeriodicCheckpoints:
         fields = fields_of(own)
-        told = {path: fields[path] for path in (sharing.PATH, sharing.WIRE)}  # for who goes on and may choose otherwise
+        told = {path: fields.get(path) for path in sharing.TOLD}
 
         def read_about(saved: Mapping[str, Any]) -> Mapping[str, Any]:
             return {**about_now({path: value for path, value in saved.items() if path not in told}, config), **told}
@@ -295,7 +295,7 @@ class _Run:
         checkpoints: Checkpoints,
         watch: Log | None,
         on_evaluation: OnEvaluation | None,
-        wire: str | None,
+        travel: sharing.Travel | None,
     ) -> None:
         self.on_evaluation = on_evaluation
         self.progress, self.ranks, self.checkpoints, self.watch = progress, ranks, checkpoints, watch
@@ -310,7 +310,7 @@ class _Run:
             self.dataset = self._timed("load", self.family.load)
         if ranks is not None:
             loads = self.family.walk_loads(self.dataset)
-            self.ranks, settled = parallel.settle_wire(ranks, self.family.config, loads, wire)
+            self.ranks, settled = parallel.settle_travel(ranks, self.family.config, loads, travel)
             self.family.take(settled)
 
     def train(

@@ -6,18 +6,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from graph_emb.checkpoint.periodic import about_of
 from graph_emb.config import RunConfig
 from graph_emb.core.threads import thread_count
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import SkipGramTraining
-from graph_emb.run.cost import WIRE_SHARE, WalkLoad, rounding_pays, usual_forecast
+from graph_emb.run.cost import WIRE_SHARE, Forecast, WalkLoad, overlap_pays, rounding_pays, usual_forecast
 from graph_emb.transport.link import Link
 
-PATH, WIRE = "parallel.hogwild", "parallel.wire_dtype"
-"""Fields of a run, and of what a checkpoint says about its run."""
-EXACT, ROUNDED = "float32", "bfloat16"
+PATH, WIRE, OVERLAP = "parallel.hogwild", "parallel.wire_dtype", "parallel.overlap"
+"""Fields of a run."""
+TOLD = (PATH, WIRE, OVERLAP)
+"""Those that a checkpoint says of its run, for who goes on and may choose otherwise."""
+EXACT, ROUNDED = "float32", "int8"
+
+
+class Travel(NamedTuple):
+    """How rows travel between machines: as which numbers, and whether while trainers train."""
+
+    wire_dtype: str
+    overlap: bool
 
 
 def asked(config: RunConfig, before: bool | None = None) -> tuple[bool | None, str]:
@@ -95,20 +105,21 @@ def of_checkpoint(folder: Path) -> bool | None:
     return None if saved is None else saved.get(PATH, False)
 
 
-def may_round(config: RunConfig) -> bool:
+def travels_openly(config: RunConfig) -> bool:
     """Whether a run leaves it open how rows travel: ranks train copies of each other's, in place.
 
     Where they take each step together gradients would be rounded, and are not unless a run says so.
     """
     model, section = config.model, config.parallel
     copies = isinstance(model, SkipGramTraining) and model.in_place
-    return section.wire_dtype is None and section.mode == "collective" and not section.hogwild and copies
+    left_open = section.wire_dtype is None or getattr(model, "overlap", False) is None
+    return left_open and section.mode == "collective" and not section.hogwild and copies
 
 
-def wire_dtype(
-    config: RunConfig, link: Link, on_machine: int, loads: Sequence[WalkLoad], before: str | None = None
-) -> tuple[str, str]:
-    """How rows travel where the run leaves it open, and a line that says it.
+def travel(
+    config: RunConfig, link: Link, on_machine: int, loads: Sequence[WalkLoad], before: Travel | None = None
+) -> tuple[Travel, str]:
+    """How rows travel, where the run leaves it open as the link says, and a line that says it.
 
     Args:
         link: Between the machines.
@@ -116,18 +127,40 @@ def wire_dtype(
         loads: What is trained, one after the other.
         before: How they travelled before the checkpoint with which the run goes on; None: it begins, or none did.
     """
+    model: Any = config.model
+    given = Travel(config.parallel.wire_dtype or EXACT, bool(model.overlap))
+    settings = [f"{WIRE}=auto"] if config.parallel.wire_dtype is None else []
+    settings += [f"{OVERLAP}=auto"] if model.overlap is None else []
     if before is not None:
-        return before, f"{WIRE}=auto: rows travel as {before}, because the run did so before its checkpoint"
-    own, threads = replace(link, gbit=link.gbit / on_machine), thread_count(config.train.threads)
-    found = [usual_forecast(load, own, config.parallel.trainers, threads) for load in loads]
-    share = sum(one.wire for one in found) / sum(one.seconds for one in found)
-    chosen = ROUNDED if rounding_pays(found) else EXACT
-    why = f"a link of {link.gbit:g} Gb/s would take some {share:.0%} of the training as {EXACT}"
-    bound = f"rounding begins at {WIRE_SHARE:.0%}" if chosen == EXACT else f"{EXACT}: they are not rounded"
-    return chosen, f"{WIRE}=auto: rows travel as {chosen}, because {why} ({bound})"
+        why = "the run did so before its checkpoint"
+        chosen = Travel(config.parallel.wire_dtype or before.wire_dtype,
+                        before.overlap if model.overlap is None else model.overlap)  # fmt: skip
+    else:
+        own, threads = replace(link, gbit=link.gbit / on_machine), thread_count(config.train.threads)
+
+        def foreseen(wire_dtype: str) -> list[Forecast]:
+            return [usual_forecast(load, own, config.parallel.trainers, threads, wire_dtype) for load in loads]
+
+        found, chosen = foreseen(given.wire_dtype), given
+        if config.parallel.wire_dtype is None and rounding_pays(found):
+            chosen = chosen._replace(wire_dtype=ROUNDED)
+        if model.overlap is None and overlap_pays(foreseen(chosen.wire_dtype)):
+            chosen = chosen._replace(overlap=True)
+        share = sum(one.wire for one in found) / sum(one.seconds for one in found)
+        why = f"a link of {link.gbit:g} Gb/s would take some {share:.0%} of the training as {given.wire_dtype}"
+        why += f" (rounding begins at {WIRE_SHARE:.0%})" if chosen == given else f" ({_undoing(given, chosen)})"
+    when = ", while trainers train" if chosen.overlap else ""
+    return chosen, f"{', '.join(settings)}: rows travel as {chosen.wire_dtype}{when}, because {why}"
 
 
-def wire_of_checkpoint(folder: Path) -> str | None:
+def _undoing(given: Travel, chosen: Travel) -> str:
+    """What to set so that rows travel otherwise than chosen."""
+    ways = [f"{WIRE}={EXACT}: they are not rounded"] if chosen.wire_dtype != given.wire_dtype else []
+    ways += [f"{OVERLAP}=false: they are waited for"] if chosen.overlap != given.overlap else []
+    return "; ".join(ways)
+
+
+def travel_of_checkpoint(folder: Path) -> Travel | None:
     """How rows travelled when the newest checkpoint in a folder was saved.
 
     Returns:
@@ -135,7 +168,7 @@ def wire_of_checkpoint(folder: Path) -> str | None:
     """
     saved = about_of(folder)
     exchanged = saved is not None and saved.get(PATH, False) is False
-    return (saved.get(WIRE) or EXACT) if saved is not None and exchanged else None
+    return Travel(saved.get(WIRE) or EXACT, bool(saved.get(OVERLAP))) if saved is not None and exchanged else None
 
 
 def repeats(config: RunConfig, threads: int) -> str:

@@ -329,7 +329,8 @@ class EmbeddingShard:
 
 
 def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
-    """The dtype in which floating numbers travel: ``wire`` where it is the narrower one."""
+    """The dtype in which floating numbers travel: ``wire`` where it is the narrower one, for int8 bfloat16."""
+    wire = torch.bfloat16 if wire is torch.int8 else wire  # rows of 8 bits have a scale (``LocalSGDRows``)
     return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
 
 

@@ -83,11 +83,15 @@ class Named(NamedTuple):
     is_gdata: bool = False
 
 
-def checked_wire(dtype: Any) -> torch.dtype | None:
-    """The option ``wire_dtype``; a ConfigError unless it is None, float16 or bfloat16, or one of their names."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if found not in (None, torch.float16, torch.bfloat16) or (found is None and dtype is not None):
-        raise ConfigError(f"wire_dtype={dtype!r} must be torch.float16, torch.bfloat16 or None")
+HALVES = (torch.float16, torch.bfloat16)
+"""What rows and gradients may be rounded to where they travel."""
+
+
+def checked_wire(dtype: Any, *more: torch.dtype) -> torch.dtype | None:
+    """The option ``wire_dtype``; a ConfigError unless it is None, float16, bfloat16 or one of more, or its name."""
+    found, allowed = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype, (*HALVES, *more)
+    if found not in (None, *allowed) or (found is None and dtype is not None):
+        raise ConfigError(f"wire_dtype={dtype!r} must be {', '.join(map(str, allowed))} or None")
     return found
 
 

@@ -142,7 +142,9 @@ class CollectiveTransport(Prefetching):
             each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
             exact as ever, but for those ``in_place``. None: where several ranks share the memory of one machine.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows of other ranks, and all gradients, are rounded to it
-            where they are exchanged: half the bytes, and no longer the numbers of one process. None: exact.
+            where they are exchanged: half the bytes, and no longer the numbers of one process. ``torch.int8``: copies
+            of rows that ranks train in place (``LocalSGDRows``), and their changes, have 8 bits a number and a scale
+            for each row, a quarter of the bytes; all else is bfloat16. None: exact.
     Raises:
         ConfigError: some ranks name a part and others do not, staleness is neither 0 nor 1, or hogwild is asked for
             and ranks do not share memory.
@@ -170,7 +172,7 @@ class CollectiveTransport(Prefetching):
                 "hogwild=True: ranks must share the memory of one machine with x86 cores, with shared_memory=True and "
                 "without $GRAPH_EMB_SHARED_MEMORY=0"
             )
-        self.staleness, self.wire_dtype = staleness, checked_wire(wire_dtype)
+        self.staleness, self.wire_dtype = staleness, checked_wire(wire_dtype, torch.int8)
         self.hogwild = group.world_size > 1 and group.same_memory if hogwild is None else hogwild
         self.group = group
         self.rank = group.rank

@@ -47,7 +47,7 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
             and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only;
             None: where the ranks share memory)
             and ``wire_dtype`` (``torch.bfloat16`` or ``torch.float16``: exchanged rows and gradients are rounded to it:
-            inexact, half the bytes; the exchanges of models that train in place are not).
+            inexact, half the bytes; ``torch.int8``: a quarter, where models train copies of rows in place).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``. Of every mode:
             ``use_dynamic_expansion`` (True: ``ge.DistEmbedding(N, D)`` makes a growing table, of any number of rows,
             unless it is tied to ids by a partition policy, ``original_ids``, ``bounds`` or a placement; None: as the

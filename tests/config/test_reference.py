@@ -33,7 +33,7 @@ def test_defaults_limits_and_choices_are_those_of_the_fields() -> None:
     assert found["train.lr"].allowed == "> 0, <= 1000"
     assert found["train.betas"].allowed == ">= 0, < 1"  # of each of the two
     assert found["model.tables"].allowed == "1, 2"
-    assert found["parallel.wire_dtype"].allowed == "float32, float16, bfloat16"
+    assert found["parallel.wire_dtype"].allowed == "float32, float16, bfloat16, int8"
     assert found["evaluate.hits"].default == "[10, 20, 50, 100]"
     assert found["evaluate.mlp.hidden_dim"].default == "256"
     assert found["dataset.name"].default == "required"

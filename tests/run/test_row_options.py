@@ -208,7 +208,7 @@ COLLECTIVE = {"mode": "collective", "trainers": 2}
         (
             "transe",
             {"wire_dtype": "int8", **COLLECTIVE},
-            r"parallel\.wire_dtype = 'int8': should be 'float32', 'float1",
+            r"parallel\.wire_dtype = int8 is for walks by sgd in place",
         ),
         ("transe", {"state_dtype": "float16"}, r"train\.state_dtype = 'float16': should be 'bfloat16'"),
         ("transe", {"dtype": "int8"}, r"model\.dtype = 'int8': should be 'float32', 'float16' or 'bfloat16'"),

@@ -19,6 +19,7 @@ from graph_emb.run import sharing
 from graph_emb.run.cost import WalkLoad
 from graph_emb.run.family import family_of
 from graph_emb.run.run_folder import CONFIG, METRICS
+from graph_emb.run.sharing import Travel
 from graph_emb.transport.link import Link
 from graph_emb.transport.process_group import SHARED_VARIABLE
 from tests.models.kge.references import ring
@@ -113,10 +114,12 @@ LOADED = [WalkLoad(PlainWalkConfig(num_walks=3), 169_343, 2_315_598, 3 * 169_343
     [
         (config_of(parallel=TWO), True),
         (config_of(parallel={**TWO, "wire_dtype": "auto", "overlap": True}), True),
+        (config_of(parallel={**TWO, "wire_dtype": "float32", "overlap": False}), False),
+        (config_of(parallel={**TWO, "wire_dtype": "float16", "overlap": True}), False),
         (config_of("line", {**TWO, "hogwild": False}), True),
         (config_of(parallel={**TWO, "hogwild": True}), False),
-        (config_of(parallel={**TWO, "wire_dtype": "float32"}), False),
-        (config_of(parallel={**TWO, "wire_dtype": "float16"}), False),
+        (config_of(parallel={**TWO, "wire_dtype": "float32"}), True),
+        (config_of(parallel={**TWO, "wire_dtype": "float16"}), True),
         (config_of(parallel=SERVED), False),
         (config_of(parallel=TWO, rule="adam"), False),
         (config_of(parallel=TWO, path="optimizer"), False),
@@ -125,24 +128,40 @@ LOADED = [WalkLoad(PlainWalkConfig(num_walks=3), 169_343, 2_315_598, 3 * 169_343
     ],
 )
 def test_how_rows_travel_is_open_where_ranks_train_copies_of_them(config: RunConfig, may: bool) -> None:
-    assert sharing.may_round(config) is may
+    assert sharing.travels_openly(config) is may
 
 
 def test_rows_are_rounded_where_the_wire_is_a_large_part_of_the_training() -> None:
     config = config_of(parallel=TWO, threads=1)
-    chosen, line = sharing.wire_dtype(config, Link(40.0), 1, LOADED)
-    assert chosen == "float32"
+    chosen, line = sharing.travel(config, Link(40.0), 1, LOADED)
+    assert chosen == ("float32", False)
     assert re.fullmatch(
-        r"parallel\.wire_dtype=auto: rows travel as float32, because a link of 40 Gb/s would take some [34]% of the "
-        r"training as float32 \(rounding begins at 5%\)",
+        r"parallel\.wire_dtype=auto, parallel\.overlap=auto: rows travel as float32, because a link of 40 Gb/s would "
+        r"take some [34]% of the training as float32 \(rounding begins at 5%\)",
         line,
     )
-    chosen, line = sharing.wire_dtype(config, Link(1.0), 1, LOADED)
-    assert chosen == "bfloat16"
-    assert "as bfloat16, because a link of 1 Gb/s would take some 5" in line
-    assert "(float32: they are not rounded)" in line
-    assert sharing.wire_dtype(config, Link(40.0), 8, LOADED)[0] == "bfloat16", "eight trainers share the link"
-    assert sharing.wire_dtype(config_of(parallel=TWO, threads=1), Link(10.0), 1, LOADED)[0] == "bfloat16"
+    chosen, line = sharing.travel(config, Link(10.0), 1, LOADED)
+    assert chosen == ("int8", False)
+    assert line.endswith("of the training as float32 (parallel.wire_dtype=float32: they are not rounded)")
+    assert sharing.travel(config, Link(40.0), 8, LOADED)[0] == ("int8", False), "eight trainers share the link"
+
+
+def test_rows_travel_while_trainers_train_where_the_wire_is_a_large_part_of_it_even_so() -> None:
+    chosen, line = sharing.travel(config_of(parallel=TWO, threads=1), Link(1.0), 1, LOADED)
+    assert chosen == ("int8", True)
+    assert "rows travel as int8, while trainers train, because a link of 1 Gb/s would take some 5" in line
+    assert line.endswith("not rounded; parallel.overlap=false: they are waited for)")
+    for given, expected, said in (
+        ({"wire_dtype": "bfloat16"}, ("bfloat16", True), "parallel.overlap=auto: rows travel as bfloat16, while"),
+        ({"overlap": False}, ("int8", False), "parallel.wire_dtype=auto: rows travel as int8, because"),
+        (
+            {"overlap": True, "wire_dtype": "auto"},
+            ("int8", True),
+            "parallel.wire_dtype=auto: rows travel as int8, while",
+        ),
+    ):
+        chosen, line = sharing.travel(config_of(parallel={**TWO, **given}, threads=1), Link(1.0), 1, LOADED)
+        assert (chosen, line[: len(said)]) == (expected, said)
 
 
 def test_what_is_trained_follows_from_the_data(tmp_path: Path) -> None:
@@ -162,28 +181,33 @@ def test_what_is_trained_follows_from_the_data(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_sends_rows_as_before() -> None:
-    for before in ("float32", "bfloat16"):
-        chosen, line = sharing.wire_dtype(config_of(parallel=TWO), Link(3.0), 1, LOADED, before)
+    for before in (Travel("float32", True), Travel("bfloat16", False), Travel("int8", True)):
+        chosen, line = sharing.travel(config_of(parallel=TWO), Link(3.0), 1, LOADED, before)
         assert (chosen, "because the run did so before its checkpoint" in line) == (before, True)
+        given = config_of(parallel={**TWO, "overlap": not before.overlap})
+        assert sharing.travel(given, Link(3.0), 1, LOADED, before)[0] == (before.wire_dtype, not before.overlap)
+        given = config_of(parallel={**TWO, "wire_dtype": "float16"})
+        assert sharing.travel(given, Link(3.0), 1, LOADED, before)[0] == ("float16", before.overlap)
 
 
 @pytest.mark.parametrize(
-    ("about", "wire"),
+    ("about", "travel"),
     [
-        ({}, "float32"),  # of an earlier version
-        ({"parallel.hogwild": False}, "float32"),  # on one machine, exactly
-        ({"parallel.hogwild": False, "parallel.wire_dtype": "bfloat16"}, "bfloat16"),
+        ({}, ("float32", False)),  # of an earlier version
+        ({"parallel.hogwild": False}, ("float32", False)),  # on one machine, exactly
+        ({"parallel.hogwild": False, "parallel.wire_dtype": "bfloat16"}, ("bfloat16", False)),
+        ({"parallel.hogwild": False, "parallel.wire_dtype": "int8", "parallel.overlap": True}, ("int8", True)),
         ({"parallel.hogwild": True, "parallel.wire_dtype": None}, None),  # nothing travelled
         ({"parallel.hogwild": None, "parallel.wire_dtype": None}, None),  # one process
     ],
 )
 def test_a_checkpoint_says_how_rows_travelled(
-    about: dict[str, Any], wire: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    about: dict[str, Any], travel: tuple[str, bool] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "about_of", lambda folder: about)
-    assert sharing.wire_of_checkpoint(tmp_path) == wire
+    assert sharing.travel_of_checkpoint(tmp_path) == travel
     monkeypatch.setattr(sharing, "about_of", lambda folder: None)
-    assert sharing.wire_of_checkpoint(tmp_path) is None
+    assert sharing.travel_of_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize("model", ["deepwalk", "transe", "rgcn"])
@@ -193,7 +217,9 @@ def test_float32_says_of_every_model_that_nothing_is_rounded(model: str) -> None
         config = config_of(model, {**parallel, "wire_dtype": "float32"})
         assert config.exchange_settings == []
         assert sharing.asked(config) == sharing.asked(config_of(model, parallel))
-    with pytest.raises(ge.ConfigError, match=r"wire_dtype = 'float64': should be .*'float32', 'float16' or 'bfloat16'"):
+    with pytest.raises(
+        ge.ConfigError, match=r"wire_dtype = 'float64': should be .*'float32', 'float16', 'bfloat16' or 'int8'"
+    ):
         config_of(model, {**TWO, "wire_dtype": "float64"})
 
 

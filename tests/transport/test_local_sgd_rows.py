@@ -10,20 +10,12 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.transport.local_sgd_rows import LocalSGDRows
-from graph_emb.transport.overlapped_rows import OverlappedRows
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
 
 NUM, DIM, TURNS = 23, 3, 3
 BOUNDS = [0, 6, 6, 15, NUM]
-
-
-def wanted(turn: int, rank: int, table: int, low: int, high: int) -> Tensor:
-    """Distinct ids outside of [low, high), in no order; none at all now and then."""
-    order = torch.randperm(NUM, generator=torch.Generator().manual_seed(100 * turn + 10 * rank + table))
-    ids = order[(order < low) | (order >= high)]
-    return ids[: (turn + rank + 3 * table) % 4 * 4]
 
 
 def groups(turn: int, rank: int, tables: int, low: int, high: int) -> list[Tensor]:
@@ -118,23 +110,36 @@ def test_a_frozen_row_keeps_its_values(ranks: Ranks) -> None:
 
 
 def overlapped_on_a_rank(names: list[str], turns: int) -> list[Any]:
+    """Rows leave in the middle of the interval before, and changes arrive in that of the next one."""
     try:
         transport: Any = ge.init(mode="collective", timeout=60)
         book = ge.RangeBook(BOUNDS)
         tables = [ge.DistEmbedding(NUM, DIM, name, part_policy=book) for name in names]
         low, high = tables[0].shard.first_id, tables[0].shard.first_id + tables[0].shard.num_rows
-        copies, seen = OverlappedRows(transport, names), []
-        for half in (range(turns), range(turns, turns + 1), range(0)):
-            ids = [[wanted(turn, transport.rank, t, low, high) for t in range(len(names))] for turn in half]
-            copies.plan(ids)
-            for turn, of_turn in zip(half, ids, strict=True):
-                pulled = copies.copies()
-                seen.append([rows.clone() for rows in pulled])
-                for t, rows in enumerate(pulled):
-                    rows += change(turn, transport.rank, t, of_turn[t])
+        copies, seen = LocalSGDRows(transport, names, overlap=True), []
+        for half in (range(turns), range(turns, turns + 1)):
+            ids = [groups(turn, transport.rank, len(names), low, high) for turn in half]
+            copies.ask(ids[0])
+            copies.lay_out()
+            for number, turn in enumerate(half):
+                memory, places = copies.arrived()
+                if turn + 1 in half:
+                    copies.ask(ids[number + 1])
+                for table in tables:
+                    table.shard.weight += own_change(turn, transport.rank)
+                if number:
+                    copies.take()
+                if turn + 1 in half:
+                    copies.lay_out()
+                seen.append([])
+                for t, rows in enumerate(memory):
+                    at = places[: sum(map(len, ids[number][: t + 1]))]
+                    seen[-1].append(rows[at])
+                    rows[at] += change(turn, transport.rank, t, torch.cat(ids[number][: t + 1]))
                     tables[t].shard.weight += own_change(turn, transport.rank)
-            copies.finish()
-        assert copies.seconds > 0
+                copies.send()
+            copies.take()
+        assert 0 < copies.hidden < copies.seconds
         return [(low, high), seen, [table.weight[:] for table in tables], transport.traffic.steps]
     finally:
         ge.shutdown()
@@ -147,38 +152,78 @@ WIRED = torch.tensor([[1.0 + 2**-10, 1000.0, 1 / 3], [-1 / 3, 257.0, 2**-12]])
 def wired_on_a_rank(dtype: str, overlap: bool, adaptive: bool) -> list[Any]:
     """Each rank copies the row of the other one, and changes it by ``WIRED``."""
     try:
-        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype=dtype)
+        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype=None if dtype == "float32" else dtype)
         first = ge.initializers.FromArray(WIRED)
         table = ge.DistEmbedding(2, 3, "a", first, part_policy=ge.RangeBook([0, 1, 2]))
         ids = [torch.tensor([1 - transport.rank])]
         before = transport.traffic.bytes_sent
-        copies: Any = OverlappedRows(transport, ["a"]) if overlap else LocalSGDRows(transport, ["a"], adaptive=adaptive)
-        if overlap:
-            copies.plan([ids])
-        (pulled,) = copies.copies() if overlap else copies.pull(ids).rows
+        copies = LocalSGDRows(transport, ["a"], adaptive=adaptive, overlap=overlap)
+        (pulled,) = copies.pull(ids).rows
         seen = pulled.clone()
         pulled += WIRED[transport.rank]
-        copies.finish() if overlap else copies.give_back()
+        copies.give_back()
         return [seen, table.shard.weight.clone(), transport.traffic.bytes_sent - before]
     finally:
         ge.shutdown()
 
 
+def rounded_to(dtype: str, rows: Tensor) -> Tensor:
+    """Rows as they come; of int8, in units of a 127th of their largest number."""
+    if dtype != "int8":
+        return rows.to(getattr(torch, dtype)).float()
+    unit = rows.abs().amax(1, keepdim=True) / 127
+    return unit * torch.round(rows / unit)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "how"), [("bfloat16", "overlap"), ("bfloat16", "sum"), ("bfloat16", "adaptive"), ("float16", "adaptive")]
-)
-def test_rows_and_changes_are_rounded_where_they_travel(ranks: Ranks, dtype: str, how: str) -> None:
+    ("dtype", "how"),
+    [("bfloat16", "sum"), ("bfloat16", "adaptive"), ("float16", "adaptive"), ("int8", "sum"), ("int8", "adaptive"),
+     ("float32", "adaptive")],
+)  # fmt: skip
+def test_rows_and_changes_are_rounded_where_they_travel(ranks: Ranks, dtype: str, how: str, overlap: bool) -> None:
     """SGD in place refused ``wire_dtype``."""
-    found = ranks.run(wired_on_a_rank, 2, dtype, how == "overlap", how == "adaptive")
-    narrow = getattr(torch, dtype)
-    rounded = WIRED.to(narrow).float()
+    found = ranks.run(wired_on_a_rank, 2, dtype, overlap, how == "adaptive")
+    rounded = rounded_to(dtype, WIRED)
+    size = {"float32": 12, "int8": 3 + 4}.get(dtype, 6)
     for rank, (seen, _, sent) in enumerate(found):
         other = 1 - rank
-        assert torch.equal(seen, rounded[[other]])
-        assert not torch.equal(seen, WIRED[[other]])
-        changes = (seen - (seen + WIRED[rank])).to(narrow).float()  # as a copy goes down
-        assert torch.equal(found[other][1], WIRED[[other]] - changes)
-        assert sent == 8 + 2 * 6, "an id, a row, a change"
+        torch.testing.assert_close(seen, rounded[[other]], rtol=1e-6, atol=0)
+        assert torch.equal(seen, WIRED[[other]]) == (dtype == "float32")
+        changes = rounded_to(dtype, seen - (seen + WIRED[rank]))  # as a copy goes down
+        torch.testing.assert_close(found[other][1], WIRED[[other]] - changes, rtol=1e-6, atol=1e-6)
+        assert sent == 8 + 2 * size, "an id, a row, a change"
+
+
+ODD = torch.tensor(
+    [[0.0, 0.0, 0.0], [1e-31, -1e-32, 0.0], [2.0, float("inf"), 1.0], [float("nan"), 1.0, 2.0], [-1e-30, 5e-31, 0.0],
+     [3e38, -3e38, 1e36], [-127.0, 0.5, 1.5], [float("-inf"), float("nan"), 0.0]]
+)  # fmt: skip
+
+
+def scaled_on_a_rank() -> Tensor:
+    """Rows of the other rank as they come with 8 bits."""
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60, wire_dtype="int8")
+        first, num = ge.initializers.FromArray(torch.cat([ODD, ODD])), len(ODD)
+        table = ge.DistEmbedding(2 * num, 3, "a", first, part_policy=ge.RangeBook([0, num, 2 * num]))
+        copies = LocalSGDRows(transport, [table.name])
+        rows, places = copies.pull([torch.arange(num) + (1 - transport.rank) * num])
+        found = rows[0][places].clone()
+        copies.give_back()
+        return found
+    finally:
+        ge.shutdown()
+
+
+def test_rows_of_8_bits_at_their_limits(ranks: Ranks) -> None:
+    """What is not finite stays so, nothing is divided by 0, and halves are rounded to even."""
+    for rows in ranks.run(scaled_on_a_rank, 2):
+        assert (rows[:2] == 0).all()
+        assert rows[[2, 3, 7]].isnan().all()
+        torch.testing.assert_close(rows[4], torch.tensor([-1e-30, 64 / 127 * 1e-30, 0.0]), rtol=1e-5, atol=0)
+        torch.testing.assert_close(rows[5], torch.tensor([3e38, -3e38, 0.0]), rtol=1e-6, atol=0)
+        assert rows[6].tolist() == [-127.0, 0.0, 2.0]
 
 
 def own_change(turn: int, rank: int) -> float:
@@ -186,68 +231,81 @@ def own_change(turn: int, rank: int) -> float:
 
 
 @pytest.mark.parametrize(("world_size", "names"), [(2, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b"])])
-def test_overlapped_copies_are_an_interval_old_with_own_changes_on_top(
+def test_overlapped_copies_are_half_an_interval_old_with_own_changes_on_top(
     ranks: Ranks, world_size: int, names: list[str]
 ) -> None:
     turns = 6
     found = ranks.run(overlapped_on_a_rank, world_size, names, turns)
     tables = [torch.zeros(NUM, DIM) for _ in names]
     nothing = [[torch.zeros(NUM, DIM) for _ in names] for _ in range(world_size)]
+    corrected = 0
     for half in (range(turns), range(turns, turns + 1)):
-        before, under_way, waiting = [table.clone() for table in tables], nothing, nothing
+        laid, under_way = [table.clone() for table in tables], nothing
         for turn in half:
-            now, made = [table.clone() for table in tables], []
+            made = []
             for rank, ((low, high), seen, _, _) in enumerate(found):
                 made.append([torch.zeros(NUM, DIM) for _ in names])
                 for t, table in enumerate(tables):
-                    ids = wanted(turn, rank, t, low, high)
-                    expected = before[t] + under_way[rank][t] + waiting[rank][t]
-                    assert torch.equal(seen[turn][t], expected[ids]), (turn, rank, t)
+                    ids = torch.cat(groups(turn, rank, len(names), low, high)[: t + 1])
+                    corrected += int((under_way[rank][t][ids] != 0).sum())
+                    assert torch.equal(seen[turn][t], (laid[t] + under_way[rank][t])[ids]), (turn, rank, t)
                     made[-1][t][ids] = change(turn, rank, t, ids)
                     table[low:high] += own_change(turn, rank)
             for rank in range(world_size):
                 for t, table in enumerate(tables):
-                    table += waiting[rank][t]
-            before, under_way, waiting = now, waiting, made
+                    table += under_way[rank][t]
+            laid, under_way = [table.clone() for table in tables], made
+            for rank, ((low, high), _, _, _) in enumerate(found):
+                for table in tables:
+                    table[low:high] += own_change(turn, rank)
         for rank in range(world_size):
             for t, table in enumerate(tables):
-                table += waiting[rank][t]
+                table += under_way[rank][t]
+    assert corrected
     for _, _, rows, steps in found:
         assert all(torch.equal(mine, table) for mine, table in zip(rows, tables, strict=True))
         assert steps == turns + 1
 
 
-def out_of_order() -> list[str]:
+def out_of_order(overlap: bool) -> list[str]:
     said = []
     try:
         transport: Any = ge.init(mode="collective", timeout=60)
         table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
-        copies = OverlappedRows(transport, [table.name])
-        none = [[torch.empty(0, dtype=torch.int64)]]
-        copies.plan(none)
-        copies.copies()
-        for call in (copies.copies, lambda: copies.plan(none)):
-            try:
-                call()
-            except ge.ModeError as error:
-                said.append(str(error))
-        copies.finish()
-        copies.plan(none)
-        try:
-            copies.finish()
-        except ge.ModeError as error:
-            said.append(str(error))
+        copies = LocalSGDRows(transport, [table.name], overlap=overlap)
+        none = [torch.empty(0, dtype=torch.int64)]
+        calls: dict[str, Any] = {name: getattr(copies, name) for name in ("lay_out", "arrived", "send", "take")}
+        calls["ask"] = lambda: copies.ask(none)
+        for right, *wrong in (
+            ("ask", "lay_out", "arrived", "send", "take"),
+            ("lay_out", "ask", "arrived", "send", "take"),
+            ("arrived", "ask", "lay_out", "send", "take"),
+            ("send", "lay_out", "arrived", "take"),
+            ("take", "lay_out", "arrived", "send"),
+        ):
+            for name in wrong:
+                try:
+                    calls[name]()
+                except ge.ModeError as error:
+                    said.append(f"{name}: {error}")
+            calls[right]()
         return said
     finally:
         ge.shutdown()
 
 
-def test_intervals_come_in_their_order(ranks: Ranks) -> None:
-    for said in ranks.run(out_of_order, 2):
-        assert len(said) == 3
-        assert "no interval is planned; call plan first" in said[0]
-        assert "not finished; finish them first" in said[1]
-        assert "1 intervals of copies are left" in said[2]
+@pytest.mark.parametrize("overlap", [False, True])
+def test_calls_come_in_their_order(ranks: Ranks, overlap: bool) -> None:
+    for said in ranks.run(out_of_order, 2, overlap):
+        assert [text.split(":")[0] for text in said] == [
+            "lay_out", "arrived", "send", "take", "ask", "arrived", "send", "take", "ask", "lay_out", "send", "take",
+            "lay_out", "arrived", "take", "lay_out", "arrived", "send",
+        ]  # fmt: skip
+        assert "no rows to lay out; ask for some, and take changes first" in said[0]
+        assert "no copies are under way; ask for them first" in said[1]
+        assert "no copies to give back; pull them first" in said[2]
+        assert "no changes are under way; send them first" in said[3]
+        assert "rows that were asked for are under way; call lay_out and arrived" in said[4]
 
 
 def fetched_before() -> Tensor:

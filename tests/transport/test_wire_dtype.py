@@ -16,7 +16,7 @@ from tests.transport.kvstore.cluster import Cluster
 pytestmark = pytest.mark.usefixtures("idle_servers")
 
 NUM, DIM = 20, 64
-WIRES = ["bfloat16", torch.float16]
+WIRES = ["bfloat16", torch.float16, "int8"]
 
 
 def train(rank: int, ranks: list[int], exact: bool) -> tuple[list[Tensor], int]:

@@ -66,8 +66,10 @@ class SkipGramTraining(TableKind, WarmUp):
         default=None,
         description="sgd: what an exchange makes of several trainers' changes of a row; null: adasum where it can",
     )
-    overlap: Annotated[bool, At("parallel.overlap")] = Field(
-        default=False, description="sgd: rows travel between trainers while they train, and are an interval older"
+    overlap: Annotated[bool | None, At("parallel.overlap"), AutoIsNull] = Field(
+        default=None,
+        description="sgd: rows travel between trainers while they train, and are half an interval older; auto or null: "
+        "between machines where the wire would be a tenth of the training",
     )
     remote_negatives: Annotated[Count | None, At("parallel.remote_negatives")] = Field(
         default=None,
@@ -91,8 +93,8 @@ class SkipGramTraining(TableKind, WarmUp):
     )
 
     def adaptive(self, *, lockstep: bool) -> bool:
-        """Whether an exchange joins the changes of trainers by AdaSum; those of servers, and late ones, add up."""
-        return self.reduction != "sum" and lockstep and not self.overlap
+        """Whether an exchange joins the changes of trainers by AdaSum; those of servers add up."""
+        return self.reduction != "sum" and lockstep
 
     @property
     def decay(self) -> DecayName:
@@ -140,13 +142,6 @@ class SkipGramTraining(TableKind, WarmUp):
                     f"{name} = {getattr(self, name)!r} gives each node a first row, and those of table = "
                     f"{self.table!r} are sums of shared ones; leave it out, or take table=full"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _late_changes_add_up(self) -> SkipGramTraining:
-        if self.overlap and self.reduction == "adasum":
-            raise ValueError("reduction = 'adasum' needs the changes of one interval, and overlap brings them later; "
-                             "leave one of them out")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -205,19 +200,20 @@ class SkipGramConfig(SkipGramTraining):
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
             None: a 400th of its walks in the whole training, or as many as have a token for each node of the graph
             between them, whichever is more, at most 16,384 (in kvstore mode 262,144 tokens); with AdaSum
-            (``reduction``) that is the first interval, and later ones are .2 of the walks before, up to a batch. More
-            let the ranks wait less and learn less from each other. In kvstore mode whatever the rule, and in Hogwild,
-            trainers exchange nothing then but wait for each other; in Hogwild by default a 50th of the walks, at most
-            262,144 tokens.
+            (``reduction``) that is the first interval, and later ones are .2 of the walks before, up to 32 tokens of a
+            node and a batch. More let the ranks wait less and learn less from each other. In kvstore mode whatever the
+            rule, and in Hogwild, trainers exchange nothing then but wait for each other; in Hogwild by default a 50th
+            of the walks, at most 262,144 tokens.
         remote_negatives: There, in collective mode: how many of a block's ``shared_negatives`` are nodes of other
             ranks, whose rows travel; the rest are the rank's own, and all are weighted so that the expected step is
             that of one process (``NearNegativeSampler``). Few of them count much each: steps are bounded, and vary
             more, which costs quality at high rates. None: as one process draws them. Refused with typed negatives.
         reduction: There, what becomes of the changes that several ranks made to one row: ``adasum`` (Maleki et al.
-            2021) takes what two of them have in common once, in collective mode without ``overlap``, where it is the
-            default; ``sum`` adds them up.
-        overlap: There, in collective mode: exchanges travel in the background while the next walks train, and changes
-            are seen an interval later (``OverlappedRows``): less waiting between machines, other rows.
+            2021) takes what two of them have in common once, in collective mode, where it is the default; ``sum`` adds
+            them up.
+        overlap: There, in collective mode: exchanges travel in the background while walks train, and changes are seen
+            half an interval later: less waiting between machines, other rows. None: a run decides by the link of its
+            machines; in Python no.
         negative_pool: There, a rank's draws that its walks share as negatives until the next exchange, each used
             several times: without bias, and fewer rows travel, but the negatives vary less. 0: no pool.
         path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process's reach and on copies

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.kernels import move_numbers, number_rows
 from graph_emb.models.skipgram.model import SkipGram, num_blocks
 from graph_emb.models.skipgram.rates import LOWEST
@@ -27,9 +28,7 @@ from graph_emb.models.skipgram.steps import (
 )
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
-from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.local_sgd_rows import LocalSGDRows
-from graph_emb.transport.overlapped_rows import OverlappedRows
 
 EXCHANGES = 400
 """Exchanges of a whole training by default, at most."""
@@ -44,11 +43,16 @@ MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
 COPIES = 0.125
 """Memory of copies of rows that lie in files, in units of what is held of these."""
-GROWTH = 0.2
+GROWTH, LATE_GROWTH = 0.2, 0.13
 """Of all walks so far, the share that an interval is long by default where changes are joined by AdaSum: rows move far
-at first, and less and less."""
+at first, and less and less. The second where exchanges overlap, and rows are older."""
+MOST_TOKENS_OF_A_NODE = 32.0
+"""Tokens for each node of the graph that all ranks train in such an interval, at most: where many are trained, rows go
+far from each other in little of the training."""
 LEAST_INTERVALS = 16
 """Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
+LONGER_BATCHES = 4
+"""How many times as many tokens a batch has there, for the same reason."""
 
 
 def walks_together(
@@ -86,6 +90,18 @@ def usual_walks(
     return max(1, int(drift * min(most, max(of_training, of_graph))))
 
 
+def growth_of(config: SkipGramConfig, num_nodes: int, walk_length: int) -> tuple[float, int]:
+    """The share of all walks so far that an interval of ranks in lockstep is long, and its most walks, of all ranks."""
+    if not config.adaptive(lockstep=True) or config.exchange_walks:
+        return 0.0, 0
+    return (LATE_GROWTH if config.overlap else GROWTH), int(MOST_TOKENS_OF_A_NODE * num_nodes) // walk_length
+
+
+def batching(config: SkipGramConfig) -> tuple[int, int]:
+    """Intervals that a batch of ranks in lockstep should have, at least, and how many times as many tokens."""
+    return (LEAST_INTERVALS, LONGER_BATCHES) if config.overlap else (1, 1)
+
+
 def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampler:
     """The source of negatives where other ranks' rows travel: mostly own nodes where the recipe says so."""
     config, transport = model.config, model.embedding.transport
@@ -120,26 +136,36 @@ class LockstepCopies:
 
     Args:
         model: Tables in collective mode.
-        adaptive: As of ``LocalSGDRows``.
+        adaptive, overlap: As of ``LocalSGDRows``.
     """
 
-    def __init__(self, model: SkipGram, adaptive: bool) -> None:
+    def __init__(self, model: SkipGram, adaptive: bool, overlap: bool) -> None:
         self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
         names = [table.name for table in model.tables]
-        self._rows = LocalSGDRows(model.embedding.transport, names, adaptive=adaptive)
+        self.rows = LocalSGDRows(model.embedding.transport, names, adaptive=adaptive, overlap=overlap)
         self._tables = len(model.tables)
 
     def pull(self, numbered: Numbered) -> list[np.ndarray]:
         """Copies of other ranks' rows, those of tokens in all tables and others in the last; they are numbered anew."""
+        self.ask(numbered)
+        self.rows.lay_out()
+        return self.arrived(numbered)
+
+    def ask(self, numbered: Numbered) -> None:
+        """Ask for the rows that ``arrived`` gives."""
         tokens, rest = numbered.others[: numbered.num_tokens], numbered.others[numbered.num_tokens :]
-        copies = self._rows.pull([tokens, rest] if self._tables == 2 else [numbered.others])
+        self.rows.ask([tokens, rest] if self._tables == 2 else [numbered.others])
+
+    def arrived(self, numbered: Numbered) -> list[np.ndarray]:
+        """What ``pull`` gives, of rows that were asked for."""
+        copies = self.rows.arrived()
         for numbers in (numbered.walks, numbered.negatives):
             move_numbers(numbers, numbered.num_own, copies.places.numpy())
         return [rows.numpy() for rows in copies.rows]
 
     def give_back(self) -> None:
         """Bring to the owners' rows by how much the copies have changed."""
-        self._rows.give_back()
+        self.rows.give_back()
 
 
 class PushedCopies:
@@ -224,8 +250,10 @@ class ExchangeSteps:
     they are apart, and dot products feel it more than directions. AdaSum takes what both changes have in common once,
     so that exchanges may be fewer: few where much has been trained, since rows move less and less (``GROWTH``).
 
-    With ``overlap`` they travel while the next walks train, and every change is seen one
-    interval later (``OverlappedRows``) and added; at the end of a batch all rows are whole.
+    With ``overlap`` they travel while walks train. Half way through an interval a rank has the others' changes of the
+    last one and asks for the rows of the next; these come during the second half, and the changes travel during the
+    first half of the next interval. Every change is thus seen half an interval later; at the end of a batch all rows
+    are whole.
 
     In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
     machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
@@ -237,8 +265,6 @@ class ExchangeSteps:
         pool, threads: Threads of this rank; they share rows without locks.
         size: Walks between two exchanges, of all ranks that walk together, at least; see ``walks_together``.
         wait: Barrier between pulling rows and pushing changes, so that every trainer pulls before any pushes.
-    Attributes:
-        intervals: Intervals that a batch should have, at least.
     """
 
     def __init__(
@@ -252,23 +278,19 @@ class ExchangeSteps:
         wait: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
+        self.config = model.config
         self._negatives = near_negatives(model, negatives)
         self._kernel = Kernel(model.config, self._negatives)
         transport = model.embedding.transport
         self._copies: LockstepCopies | PushedCopies | CachedCopies | None = None
-        self._growth = 0.0
-        self._overlapped: OverlappedRows | None = None
-        if model.config.overlap and isinstance(transport, CollectiveTransport):
-            self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
-            self._overlapped = OverlappedRows(transport, [table.name for table in model.tables])
-        elif model.own_file is not None:
+        self._overlap = bool(model.config.overlap and transport.lockstep)
+        if model.own_file is not None:
             self._copies = CachedCopies(model)
+        elif transport.lockstep:
+            self._copies = LockstepCopies(model, model.config.adaptive(lockstep=True), self._overlap)
         else:
-            adaptive = model.config.adaptive(lockstep=transport.lockstep)
-            self._copies = LockstepCopies(model, adaptive) if transport.lockstep else PushedCopies(model, wait)
-            self._growth = GROWTH if adaptive and not model.config.exchange_walks else 0.0
+            self._copies = PushedCopies(model, wait)
         self.size = size
-        self.intervals = 1 if self._overlapped is None else LEAST_INTERVALS
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
         self._seconds = 0.0
@@ -286,21 +308,50 @@ class ExchangeSteps:
     @property
     def exchange_seconds(self) -> tuple[float, float]:
         """Time of exchanges so far, waiting for others included, and of it the time during which this rank trained."""
-        rows = self._overlapped
-        return (self._seconds, 0.0) if rows is None else (rows.seconds, rows.hidden)
+        copies = self._copies
+        return (copies.rows.seconds, copies.rows.hidden) if isinstance(copies, LockstepCopies) else (self._seconds, 0.0)
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         if isinstance(self._copies, CachedCopies):
             return summed(self._cached(self._copies, batch))
-        if self._overlapped is None:
-            return summed(self._exchange(self._number(piece)) for piece in batch.cut(self.size, self._growth))
-        numbered = [self._number(piece) for piece in batch.cut(self.size)]
-        tables = len(self._model.tables)
-        self._overlapped.plan([[one.others[: one.num_tokens], one.others][-tables:] for one in numbered])
-        sums = [self._train(one, [rows.numpy() for rows in self._overlapped.copies()]) for one in numbered]
-        self._overlapped.finish()
-        return summed(sums)
+        if self._overlap and isinstance(self._copies, LockstepCopies):
+            return summed(self._overlapping(self._copies, batch))
+        return summed(map(self._exchange, self._numbered(batch)))
+
+    def _numbered(self, batch: WalkBatch) -> Iterator[Numbered]:
+        """The intervals of a batch."""
+        growth: tuple[float, int] | tuple[()] = ()
+        if isinstance(self._copies, LockstepCopies):
+            growth = growth_of(self.config, self._model.num_nodes, batch.walks.shape[1])
+        return map(self._number, batch.cut(self.size, *growth))
+
+    def _overlapping(self, copies: LockstepCopies, batch: WalkBatch) -> Iterator[tuple[float, float]]:
+        """Train each piece while the changes of the last one, then the rows of the next one travel."""
+        numbered = self._numbered(batch)
+        current, before = next(numbered, None), None
+        if current is not None:
+            copies.ask(current)
+            copies.rows.lay_out()
+        done = laid = was_laid = 0.0  # walks of all ranks: trained, and when rows of this piece and the one before left
+        while current is not None:
+            held, half = copies.arrived(current), len(current.walks) // 2
+            following = next(numbered, None)
+            if following is not None:
+                copies.ask(following)
+            yield self._train(current, held, 0, half)
+            done += current.piece.total / 2
+            if before is not None:
+                copies.rows.take(before.piece.total / (done - was_laid))
+            was_laid, laid = laid, done
+            if following is not None:
+                copies.rows.lay_out()
+            yield self._train(current, held, half)
+            done += current.piece.total / 2
+            copies.rows.send()
+            before, current = current, following
+        if before is not None:
+            copies.rows.take(before.piece.total / (done - was_laid))
 
     def _cached(self, copies: CachedCopies, batch: WalkBatch) -> Iterator[tuple[float, float]]:
         """Train each piece while the rows of the next one come."""
@@ -337,8 +388,10 @@ class ExchangeSteps:
             self.used, self.own = self.used + used, self.own + own
         return Numbered(piece, walks, negatives, torch.from_numpy(others), num_tokens, len(reach.weight))
 
-    def _train(self, numbered: Numbered, copies: list[np.ndarray]) -> tuple[float, float]:
-        """Train on own rows and on copies of others in place."""
+    def _train(
+        self, numbered: Numbered, copies: list[np.ndarray], first: int = 0, end: int | None = None
+    ) -> tuple[float, float]:
+        """Train the walks [first, end) on own rows and on copies of others in place."""
         tables = [table.transport.in_reach(table.name).weight.numpy() for table in self._model.tables]
         pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
         piece = numbered.piece
@@ -349,7 +402,8 @@ class ExchangeSteps:
             walks, negatives = numbered.walks[low:high], numbered.negatives[low:high]
             return self._kernel.run(walks, negatives, pair, pair, rates, MOST_CHANGE, index, far)
 
-        return in_parts(part, len(piece.walks), self._pool, self._threads)
+        num = (len(piece.walks) if end is None else end) - first
+        return in_parts(lambda low, high: part(first + low, first + high), num, self._pool, self._threads)
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes among which negatives are drawn until the next exchange; None: all nodes."""

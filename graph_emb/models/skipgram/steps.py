@@ -109,11 +109,12 @@ def rate_of_sampler(sampler: PartitionedWalkSampler, epochs: int) -> float:
     return rate_of_walks(tokens, sampler.num_arcs())
 
 
-def cut_sizes(done: int, total: int, size: int, growth: float = 0.0) -> Iterator[int]:
+def cut_sizes(done: int, total: int, size: int, growth: float = 0.0, most: int | None = None) -> Iterator[int]:
     """The sizes of the pieces of a batch of ``total`` walks after ``done`` ones, see ``WalkBatch.cut``."""
     end = done + total
     while done < end:
-        piece = min(max(size, int(growth * done)), end - done)
+        grown = int(growth * done) if most is None else min(int(growth * done), most)
+        piece = min(max(size, grown), end - done)
         yield piece
         done += piece
 
@@ -142,14 +143,15 @@ class WalkBatch:
         """Walks of the training before this batch."""
         return self.begun + self.first
 
-    def cut(self, size: int, growth: float = 0.0) -> Iterator[WalkBatch]:
+    def cut(self, size: int, growth: float = 0.0, most: int | None = None) -> Iterator[WalkBatch]:
         """Pieces of ``size`` walks of all ranks; every rank gets the same number of pieces.
 
         Args:
             growth: A piece is longer where that is this share of the walks before it.
+            most: So many walks, at most, then.
         """
         first = self.first
-        for total in cut_sizes(self.done, self.total, size, growth):
+        for total in cut_sizes(self.done, self.total, size, growth, most):
             low, high = np.searchsorted(self.index, (first, first + total))
             yield WalkBatch(self.walks[low:high], self.index[low:high], self.epoch, first, total, self.begun)
             first += total

@@ -27,7 +27,7 @@ from graph_emb.models.skipgram.bucket_steps import BucketSteps, episode_walks
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.history import SkipGramProgress, TrainingLog
 from graph_emb.models.skipgram.kernels import drop_frequent
-from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
+from graph_emb.models.skipgram.local_sgd import ExchangeSteps, batching, walks_together
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import (
     AutogradSteps,
@@ -342,9 +342,10 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
     return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
 
 
-def joint_walks(ranks: int, walk_length: int, size: int, least: int = 1) -> int:
-    """Walks of a batch of ranks that walk together: ``least`` steps of ``size`` walks, and ``TOKENS_PER_ROUND``."""
-    wanted = ranks * max(1, TOKENS_PER_ROUND // walk_length)
+def joint_walks(ranks: int, walk_length: int, size: int, least: int = 1, longer: int = 1) -> int:
+    """Walks of a batch of ranks that walk together: ``least`` steps of ``size`` walks, and ``longer`` times
+    ``TOKENS_PER_ROUND``."""
+    wanted = ranks * max(1, longer * TOKENS_PER_ROUND // walk_length)
     return max(least, wanted // size) * size
 
 
@@ -358,8 +359,8 @@ def _batches(
     elif isinstance(steps, ExchangeSteps) and sampler.world_size == 1:
         size = min(size, FILE_INTERVALS * steps.size)  # rows come from a disk: log, and who presses Ctrl-C, do not wait
     elif not isinstance(sampler, WalkSampler):
-        least = steps.intervals if isinstance(steps, ExchangeSteps) else 1
-        size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, least)
+        more = batching(steps.config) if isinstance(steps, ExchangeSteps) else (1, 1)
+        size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, *more)
     per_epoch = sampler.num_walks_per_epoch
     for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:

@@ -35,60 +35,119 @@ def fill(model: SkipGram) -> None:
         table.weight[:] = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(number)) * 0.3
 
 
-def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int, borders: list[int]) -> list[np.ndarray]:
-    """Local SGD in so many words: each rank trains a copy of everything, and all changes of an interval are joined.
+class LocalSGD:
+    """Ranks in so many words: each trains a copy of everything, of which its own rows are the tables'."""
 
-    ``borders`` are the first walks of the intervals, and the number of all. Where exchanges overlap, a rank sees rows
-    of others as they were an interval before, with its own changes of the two intervals before on top; the others'
-    changes reach the owner an interval late.
+    def __init__(self, config: SkipGramConfig, bounds: list[int], world_size: int) -> None:
+        graph, self.config = graph_of_groups(), config
+        self.negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
+        self.kernels = [Kernel(config, self.negatives)] * world_size
+        self.tables = [
+            torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3
+            for k in range(config.tables)
+        ]
+        places = [low * world_size // (len(bounds) - 1) for low in range(len(bounds) - 1)]
+        (self.walks,) = WalkSampler(graph, **WALKS).batches(10_000)
+        part_of = np.searchsorted(bounds[1:-1], np.arange(NODES), side="right")
+        owner_of, self.owner = np.array(places)[part_of], np.array(places)[part_of[self.walks[:, 0]]]
+        self.own = [(owner_of == rank)[:, None] for rank in range(world_size)]
+        if config.remote_negatives:
+            owned = [np.flatnonzero(own) for own in self.own]
+            options = (config.shared_negatives, config.remote_negatives)
+            near = [NearNegativeSampler(self.negatives, (int(o[0]), int(o[-1]) + 1), *options) for o in owned]
+            self.kernels = [Kernel(config, sampler) for sampler in near]
+        self.decay = WalkRates(config.first_lr, len(self.walks))
+
+    def index(self, rank: int, low: int, high: int) -> np.ndarray:
+        """The walks [low, high) of a rank."""
+        found: np.ndarray = low + np.flatnonzero(self.owner[low:high] == rank)
+        return found
+
+    def train(self, rank: int, first: int, index: np.ndarray, others: list[np.ndarray]) -> None:
+        """Train walks of an interval that begins with walk ``first`` on own rows and on copies, both in place."""
+        if not len(index):
+            return
+        own, config = self.own[rank], self.config
+        rows = [np.where(own, table, other) for table, other in zip(self.tables, others, strict=True)]
+        pair = (rows[0], rows[-1])
+        pool = self.negatives.pool(config.negative_pool, first + rank) if config.negative_pool else None
+        drawn = self.kernels[rank].draw(self.walks[index], 0, index, pool)
+        self.kernels[rank].run(self.walks[index], drawn, pair, pair, self.decay.of(index), MOST_CHANGE, index)
+        for table, other, row in zip(self.tables, others, rows, strict=True):
+            table[own[:, 0]], other[~own[:, 0]] = row[own[:, 0]], row[~own[:, 0]]
+
+    def copies(self) -> list[np.ndarray]:
+        """All rows as they are now."""
+        return [table.copy() for table in self.tables]
+
+
+def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int, borders: list[int]) -> list[np.ndarray]:
+    """Local SGD in so many words: all changes of an interval are joined.
+
+    ``borders`` are the first walks of the intervals, and the number of all.
     """
-    graph = graph_of_groups()
-    negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
-    kernels = [Kernel(config, negatives)] * world_size
-    tables = [
-        torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)
-    ]
-    places = [low * world_size // (len(bounds) - 1) for low in range(len(bounds) - 1)]
-    (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
-    part_of = np.searchsorted(bounds[1:-1], np.arange(NODES), side="right")
-    owner_of, owner = np.array(places)[part_of], np.array(places)[part_of[walks[:, 0]]]
-    if config.remote_negatives:
-        owned = [np.flatnonzero(owner_of == rank) for rank in range(world_size)]
-        options = (config.shared_negatives, config.remote_negatives)
-        near = [NearNegativeSampler(negatives, (int(own[0]), int(own[-1]) + 1), *options) for own in owned]
-        kernels = [Kernel(config, sampler) for sampler in near]
-    decay = WalkRates(config.first_lr, len(walks))
-    late = bool(config.overlap)
-    seen = [table.copy() for table in tables]  # rows as others get them in the next interval
-    turns: list[list[list[np.ndarray]]] = []  # changes of copies, by interval, rank and table
+    ranks = LocalSGD(config, bounds, world_size)
     for low, high in pairwise(borders):
-        begun = [table.copy() for table in tables]
-        held, under_way = (seen, turns[-2:]) if late else (begun, [])
-        turns.append([])
-        for rank in range(world_size):
-            own = (owner_of == rank)[:, None]
-            views = [
-                np.where(own, table, old + sum(turn[rank][t] for turn in under_way))
-                for t, (table, old) in enumerate(zip(begun, held, strict=True))
-            ]
-            index = low + np.flatnonzero(owner[low:high] == rank)
-            copies = [view.copy() for view in views]
-            if len(index):
-                pair = (copies[0], copies[-1])
-                pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
-                drawn = kernels[rank].draw(walks[index], 0, index, pool)
-                kernels[rank].run(walks[index], drawn, pair, pair, decay.of(index), MOST_CHANGE, index)
-            changes = [copy - view for copy, view in zip(copies, views, strict=True)]
-            for table, change in zip(tables, changes, strict=True):
-                table += np.where(own, change, 0)
-            turns[-1].append([np.where(own, 0, change) for change in changes])
-        seen = begun
+        begun, changes = ranks.copies(), []
+        for rank, own in enumerate(ranks.own):
+            others = [table.copy() for table in begun]
+            ranks.train(rank, low, ranks.index(rank, low, high), others)
+            changes.append([np.where(own, 0, new - old) for new, old in zip(others, begun, strict=True)])
         if config.adaptive(lockstep=True):
-            join(tables, begun, turns[-1])
+            join(ranks.tables, begun, changes)
         else:
-            add(tables, turns[-2:-1] if late else turns[-1:])
-    add(tables, turns[-1:] if late else [])
-    return tables
+            add(ranks.tables, [changes])
+    return ranks.tables
+
+
+def overlapped(config: SkipGramConfig, bounds: list[int], world_size: int, borders: list[int]) -> list[np.ndarray]:
+    """``exchanged`` where rows and changes travel while the ranks train.
+
+    Copies of an interval are rows as they were in the middle of the one before, less what their rank has changed since.
+    Changes are joined in the middle of the next interval, with as much of what the owner and others did meanwhile as
+    belongs to one interval.
+    """
+    ranks = LocalSGD(config, bounds, world_size)
+    size = range(world_size)
+    laid = [[ranks.copies() for _ in size]]  # by interval and rank
+    own_changes = [[np.zeros_like(table) for table in ranks.tables] for _ in size]
+    done, when = 0.0, [0.0]
+
+    def take(number: int) -> None:
+        share = (borders[number + 1] - borders[number]) / (done - when[number])
+        for rank in size:
+            later = laid[number + 1][rank] if number + 1 < len(laid) else None
+            for t, table in enumerate(ranks.tables):
+                before, change = laid[number][rank][t], own_changes[rank][t]
+                owner, both = table - before, change
+                if config.adaptive(lockstep=True):
+                    both = adasum(share * owner, change) - share * owner
+                table += both
+                if later is not None:
+                    later[t] += both
+
+    for number, (low, high) in enumerate(pairwise(borders)):
+        views = [[row + late for row, late in zip(laid[number][r], own_changes[r], strict=True)] for r in size]
+        others, halves = [[view.copy() for view in of_rank] for of_rank in views], []
+        for rank in size:
+            index = ranks.index(rank, low, high)
+            halves.append(np.split(index, [len(index) // 2]))
+            ranks.train(rank, low, halves[rank][0], others[rank])
+        done += (high - low) / 2
+        if number:
+            take(number - 1)
+        if high < borders[-1]:
+            laid.append([ranks.copies() for _ in size])
+            when.append(done)
+        for rank in size:
+            ranks.train(rank, low, halves[rank][1], others[rank])
+        done += (high - low) / 2
+        own_changes = [
+            [np.where(ranks.own[rank], 0, new - old) for new, old in zip(others[rank], views[rank], strict=True)]
+            for rank in size
+        ]
+    take(len(borders) - 2)
+    return ranks.tables
 
 
 def join(tables: list[np.ndarray], begun: list[np.ndarray], changes: list[list[np.ndarray]]) -> None:
