@@ -113,7 +113,8 @@ class LocalSGDRows:
             without each other would otherwise move it too far together.
         overlap: Rows and changes travel in the background.
     Attributes:
-        seconds: Time of exchanges that overlap: laying out, travelling (waiting for others included), adding up.
+        seconds: Time of exchanges that overlap: laying out, travelling (waiting for others included), adding up. Ids
+            travel in the background, and only waiting for them counts.
         hidden: Of it, the time during which this rank trained.
     Raises:
         ConfigError: other tables.

@@ -308,8 +308,9 @@ class ExchangeSteps:
     @property
     def exchange_seconds(self) -> tuple[float, float]:
         """Time of exchanges so far, waiting for others included, and of it the time during which this rank trained."""
-        copies = self._copies
-        return (copies.rows.seconds, copies.rows.hidden) if isinstance(copies, LockstepCopies) else (self._seconds, 0.0)
+        if self._overlap and isinstance(self._copies, LockstepCopies):
+            return self._copies.rows.seconds, self._copies.rows.hidden
+        return self._seconds, 0.0
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
