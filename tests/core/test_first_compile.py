@@ -32,8 +32,9 @@ def told(name, *values):
 
 for dim in (4, 34, 128):
     rows, before, copies, at = drawn(40, dim), drawn(20, dim), drawn(20, dim), np.arange(20)
-    arrays = rows.numpy(), at, np.array([0, 1]), None, before.numpy(), copies.numpy()
-    take_changes.run(kind_of(arrays, (True,)), [arrays], 1)
+    share = np.ones(1, np.float32)
+    arrays = rows.numpy(), at, np.array([0, 1]), None, before.numpy(), copies.numpy(), share, None, None
+    take_changes.run(kind_of(arrays, (True, True)), [arrays], 1)
     told("rows", rows)
     for name, compared in (("L1", L1), ("L2", L2), ("moduli", MODULUS)):
         queries, entities = drawn(2, 30, dim).requires_grad_(), drawn(2, 40, dim).requires_grad_()

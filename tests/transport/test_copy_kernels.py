@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graph_emb.core.addresses import Kind, kind_of
 from graph_emb.optim.rounding import memory_of
-from graph_emb.transport.copy_kernels import lay_rows, round_changes, take_changes
+from graph_emb.transport.copy_kernels import SCALE, lay_rows, round_changes, take_changes, widen_rows
 
 WIDTHS = [1, 6, 34, 128]
 NARROW = [torch.bfloat16, torch.float16]
@@ -54,10 +54,13 @@ def jobs_of(
             frozen[t].view(np.uint8),
             kept,
             memory_of(message),
+            np.ones(1, np.float32),
+            None,
+            None,
         )
         for t, table in enumerate(tables)
     ]
-    return kind_of(jobs[0], (adaptive,)), jobs
+    return kind_of(jobs[0], (adaptive, message.dtype is torch.float32)), jobs
 
 
 @pytest.mark.parametrize("dim", WIDTHS)
@@ -81,10 +84,60 @@ def test_rows_leave_as_torch_rounds_them(dtype: torch.dtype, dim: int) -> None:
 def test_changes_leave_as_torch_rounds_them(dtype: torch.dtype, dim: int) -> None:
     came, copies = hard(400, dim).to(dtype), hard(400, dim).flipud().contiguous()
     leaving = torch.empty_like(came)
-    arrays = memory_of(came), copies.numpy(), memory_of(leaving)
+    arrays = memory_of(came), copies.numpy(), None, None, memory_of(leaving)
     round_changes.run(kind_of(arrays), [arrays], 2)
     assert same(leaving, (came.float() - copies).to(dtype))
     assert all(kind(leaving).any() for kind in (torch.isnan, torch.isinf, torch.isfinite))
+
+
+def narrowed(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows as they travel, and what they are then."""
+    if dtype is not torch.int8:
+        return rows.to(dtype), rows.to(dtype).float()
+    unit = (rows.abs().amax(1, keepdim=True) / 127).contiguous()
+    numbers = torch.round(rows * (127 / rows.abs().amax(1, keepdim=True)))
+    assert unit.view(torch.int8).shape[1] == SCALE
+    return torch.cat([numbers.to(torch.int8), unit.view(torch.int8)], dim=1), unit * numbers
+
+
+@pytest.mark.parametrize("dim", WIDTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW, torch.int8])
+def test_copies_are_less_what_is_under_way_and_so_are_their_changes(dtype: torch.dtype, dim: int) -> None:
+    drawn = torch.Generator().manual_seed(dim)
+    came, rows = narrowed(torch.randn(60, dim, generator=drawn), dtype)
+    gone, changes = narrowed(torch.randn(40, dim, generator=drawn), dtype)
+    places = torch.full((60,), -1)
+    places[torch.randperm(60, generator=drawn)[:25]] = torch.randperm(40, generator=drawn)[:25]
+    expected = torch.where((places >= 0)[:, None], rows - changes[places], rows)
+    copies, leaving = torch.empty(60, dim), torch.empty_like(came)
+    arrays = memory_of(came), copies.numpy(), memory_of(gone), places.numpy()
+    widen_rows.run(kind_of(arrays), [arrays], 2)
+    assert torch.equal(copies, expected)
+    step = torch.randn(60, dim, generator=drawn)
+    copies -= step
+    round_changes.run(kind_of((*arrays, memory_of(leaving))), [(*arrays, memory_of(leaving))], 2)
+    sent = torch.empty(60, dim)
+    back = memory_of(leaving), sent.numpy(), None, None
+    widen_rows.run(kind_of(back), [back], 2)
+    torch.testing.assert_close(sent, narrowed(expected - copies, dtype)[1], rtol=1e-6, atol=1e-6)
+
+
+def test_a_share_of_own_changes_is_joined_and_later_rows_are_less_the_same() -> None:
+    drawn = torch.Generator().manual_seed(2)
+    before, own, other = torch.randn(3, 6, 34, generator=drawn)
+    later, places = torch.randn(4, 34, generator=drawn), np.array([2, -1, -1, 0, -1, 3])
+    rows, expected_later = before - own, later.clone()
+    here, gone = 0.25 * own.double(), other.double()
+    common = (here * gone).sum(1, keepdim=True)
+    halves = [common / (2 * square.square().sum(1, keepdim=True)) for square in (here, gone)]
+    taken = (1 - halves[1]) * gone - halves[0] * here
+    expected = rows.double() - taken
+    expected_later[places[places >= 0]] -= taken[places >= 0].float()
+    (job,) = jobs_of([rows], torch.arange(6), 0, before, other.bfloat16())[1]
+    job = (*job[:5], other.numpy(), np.full(1, 0.25, np.float32), later.numpy(), places)
+    take_changes.run(kind_of(job, (True, False, True)), [job], 1)
+    torch.testing.assert_close(rows.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(later, expected_later, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dim", WIDTHS)
