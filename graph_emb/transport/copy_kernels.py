@@ -22,25 +22,23 @@ from graph_emb.table.row_memory import prefetch, prefetch_to_read
 
 ROWS, AT, SPAN, FROZEN, BEFORE, MESSAGE, SHARE, LATER, PLACES = range(9)
 """Of what an owner does for a rank, by groups of nodes: all rows of the first table, (R, D), which nodes of it (N,),
-where their rows begin in both of the next two, and how many tables they have, (2,); which rows keep their values, (R,),
-uint8, or None; rows as they were laid out, (S, D), or None; what leaves or came, (S, D), or None. Of changes alone: how
-much of what a row has gone down since it was laid out counts, (1,), float32; rows that were laid out for the rank
-since, or None; and where a row of this message is among them, (S,), or -1. Jobs of the other tables, without nodes,
-follow: the rows of a node lie side by side in a message, so that a pass for each table would read it all every time."""
+where their rows begin in ``BEFORE`` and ``MESSAGE``, and how many tables they have, (2,); which rows keep their values,
+(R,), uint8, or None; rows as they were laid out, (S, D), or None; what leaves or came, (S, D), or None. Of changes
+alone: how much of what a row has gone down since it was laid out counts, (1,), float32; rows that were laid out for the
+rank since, or None; and where a row of this message is among them, (S,), or -1. Jobs of the other tables, without
+nodes, follow: the rows of a node lie side by side in a message, so that a pass for each table would read it all."""
 CAME, COPIES, GONE, GONE_AT, LEAVING = range(5)
 """Of ``widen_rows`` and ``round_changes``: rows as they came, copies, and what leaves, each (S, D); own changes
 that were under way when these rows left, (S', D), and which of them is of a row, (S,), or -1; both may be None."""
 SCALE = 4
 """Bytes of a row's scale, behind its numbers of 8 bits."""
 LEAST = np.float32(1e-30)
+AHEAD = 8  # rows whose memory is asked for before they are needed
 
 
 def bytes_on_wire(dim: int, dtype: torch.dtype) -> int:
     """Bytes of a copied row as it travels."""
     return dim + SCALE if dtype is torch.int8 else dim * dtype.itemsize
-
-
-AHEAD = 8  # rows whose memory is asked for before they are needed
 
 
 def is_frozen(frozen, row):
