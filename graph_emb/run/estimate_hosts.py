@@ -152,14 +152,18 @@ def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fore
     )
     tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
 
+    section = config.parallel
+
     def travelling_as(wire_dtype: str, overlap: bool) -> Forecast:
         own = model.model_copy(update={"overlap": overlap})
         bytes_token, interval = bytes_of_token(graph, cut.homogeneous(), own, hosts, config.seed)
-        sent = bytes_token * bytes_of_row(model.dim, wire_dtype) / bytes_of_row(model.dim)
-        found = forecast(costs, link, hosts, tokens, sent, interval, overlap=overlap)
+        row, probed = (bytes_of_row(model.dim, one) for one in (wire_dtype, section.wire_dtype or sharing.EXACT))
+        of_row = replace(costs, byte_ns=costs.byte_ns * probed / row)  # a row takes as long as in the probe
+        sent = bytes_token * row / bytes_of_row(model.dim)
+        found = forecast(of_row, link, hosts, tokens, sent, interval, overlap=overlap)
         return replace(found, wire_dtype=wire_dtype)
 
-    section, overlap = config.parallel, bool(model.overlap)
+    overlap = bool(model.overlap)
     found = travelling_as(section.wire_dtype or sharing.EXACT, overlap)
     if section.wire_dtype is None and rounding_pays([found]):
         found = travelling_as(sharing.ROUNDED, overlap)
