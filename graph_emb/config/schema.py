@@ -407,7 +407,8 @@ class RunConfig(Settings):
             paths = {name: path for name, path in paths_of(type(model)).items() if path != "parallel.blocks"}
             for name, path in paths.items():  # blocks decide about the bits of one process, too
                 value = getattr(model, name)
-                if path.startswith("parallel.") and value not in (type(model).model_fields[name].default, False):
+                given = value is not False and value != type(model).model_fields[name].default
+                if path.startswith("parallel.") and given:
                     raise ValueError(
                         f"{path} has no effect on one process; set parallel.mode=collective or leave it out"
                     )
