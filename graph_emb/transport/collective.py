@@ -142,9 +142,8 @@ class CollectiveTransport(Prefetching):
             each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
             exact as ever, but for those ``in_place``. None: where several ranks share the memory of one machine.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows of other ranks, and all gradients, are rounded to it
-            where they are exchanged: half the bytes, and no longer the numbers of one process. ``torch.int8``: copies
-            of rows that ranks train in place (``LocalSGDRows``), and their changes, have 8 bits a number and a scale
-            for each row, a quarter of the bytes; all else is bfloat16. None: exact.
+            where they are exchanged: half the bytes, and not the numbers of one process. ``torch.int8``: copies that
+            ranks train (``LocalSGDRows``) have 8 bits a number and a scale a row; all else is bfloat16. None: exact.
     Raises:
         ConfigError: some ranks name a part and others do not, staleness is neither 0 nor 1, or hogwild is asked for
             and ranks do not share memory.

@@ -9,21 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.addresses import kind_of
-from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import memory_of
 from graph_emb.table.row_memory import allocate
 from graph_emb.table.shard import EmbeddingShard, narrower
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.copied_rows import Copies, Interval, Nodes, find
 from graph_emb.transport.copy_kernels import (
     LATER,
     bytes_on_wire,
@@ -36,57 +34,6 @@ from graph_emb.transport.lockstep import COPY, RETURN
 
 Job = tuple[np.ndarray | None, ...]
 """Arrays of a loop over rows that others copy, as ``copy_kernels`` names them."""
-
-
-class Nodes(NamedTuple):
-    """The nodes of a message, in whose order their rows lie there.
-
-    Attributes:
-        ids: Shape (N,), int64.
-        group: Of each the first table of which it has a row; it has one of all tables behind that, (N,).
-        last: Where the row of the last table lies, (N,).
-    """
-
-    ids: np.ndarray
-    group: np.ndarray
-    last: np.ndarray
-
-    @classmethod
-    def of(cls, ids: Tensor, counts: np.ndarray) -> Nodes:
-        """Nodes of each rank and group, by (W, T) of their numbers."""
-        tables = counts.shape[1]
-        group = np.repeat(np.tile(np.arange(tables), len(counts)), counts.ravel())
-        return cls(ids.numpy(), group, np.cumsum(tables - group) - 1)
-
-    def part(self, low: int, high: int) -> Nodes:
-        """The nodes [low, high)."""
-        return Nodes(*(each[low:high] for each in self))
-
-
-@dataclass
-class Interval:
-    """The copies of an interval.
-
-    Attributes:
-        number: From 0.
-        asks, wanted: Nodes of each group from and for each rank, (W, T).
-        asked: Ids that the others ask of this rank, rank after rank and group by group.
-        sent: Ids that this rank asks for, likewise.
-        places: As of ``Copies``.
-        came: The rows as they came; the copies themselves where they are exact and nothing overlaps.
-        arriving: Waits for them.
-        gone: Own changes that were under way when the rows were laid out, and where that of each row is among them.
-    """
-
-    number: int
-    asks: np.ndarray
-    wanted: np.ndarray
-    asked: Tensor
-    sent: Tensor
-    places: Tensor
-    came: Tensor
-    arriving: Callable[[], None]
-    gone: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
 
 
 class LocalSGDRows:
@@ -378,7 +325,7 @@ class LocalSGDRows:
     def _places_in(self, nodes: Nodes, others: Nodes, num_rows: int) -> np.ndarray:
         """Where each of so many rows of a message lies in another one, (S,), or -1."""
         found, places = np.full(len(nodes.ids), -1, np.int32), np.full(num_rows, -1, np.int64)
-        _find(self._place_of, others.ids, nodes.ids, found)
+        find(self._place_of, others.ids, nodes.ids, found)
         both = np.flatnonzero(found >= 0)
         other = found[both]
         first = np.maximum(nodes.group[both], others.group[other])
@@ -477,31 +424,7 @@ class LocalSGDRows:
         self._transport.num_steps += 1
 
 
-@njit(cache=True, nogil=True)
-def _find(place_of, ids, asked, out):  # type: ignore[no-untyped-def]
-    """``out[i]`` becomes the place of asked[i] among ids, where it is; ``place_of`` is -1, before and after."""
-    for i in range(len(ids)):
-        place_of[ids[i]] = i
-    for i in range(len(asked)):
-        out[i] = place_of[asked[i]]
-    for i in range(len(ids)):
-        place_of[ids[i]] = -1
-
-
 def _mask(shard: EmbeddingShard) -> np.ndarray:
     """Which rows of a shard are frozen, (R,), uint8."""
     found = np.zeros(shard.num_rows, bool) if shard.frozen is None else shard.frozen.numpy()
     return found.view(np.uint8)
-
-
-class Copies(NamedTuple):
-    """Rows of other ranks, to be trained in place.
-
-    Attributes:
-        rows: Memory of each table, (S, D).
-        places: Shape (N,), int64: the row of each id asked for, group after group, in the memory of each table of
-            which it is copied.
-    """
-
-    rows: list[Tensor]
-    places: Tensor
