@@ -114,9 +114,12 @@ def _serve(pipe: Connection) -> None:
             environment, function, args = pipe.recv()
         except EOFError:
             return
+        before = dict(os.environ)
         os.environ.update(environment)
         try:
             answer = True, function(*args)
         except BaseException:
             answer = False, traceback.format_exc()
+        os.environ.clear()
+        os.environ.update(before)
         pipe.send(answer)

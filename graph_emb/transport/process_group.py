@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class ProcessGroup:
         backend: ``"gloo"``, ``"nccl"`` or None: gloo for CPU tensors, and nccl for CUDA tensors where there are any.
         timeout: Seconds after which a call that a peer does not answer raises.
         shared_memory: Exchange through memory where all ranks are on one machine with x86 cores; False takes sockets
-            there too, and so does $GRAPH_EMB_SHARED_MEMORY=0, whatever the program says.
+            there too, and so does $GRAPH_EMB_SHARED_MEMORY=0, whatever the program says. One rank of either is enough.
     Attributes:
         rank, world_size: This process, and how many there are.
         local_rank: This process among those of its machine: the number of its GPU.
@@ -89,10 +90,14 @@ class ProcessGroup:
             except BaseException:
                 self.close()
                 raise
-        if self.world_size > 1 and shared_memory and os.environ.get(SHARED_VARIABLE) != "0":
-            self._shared = SharedExchange.open(
-                self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
-            )
+        if self.world_size > 1:
+            wanted = shared_memory and os.environ.get(SHARED_VARIABLE) != "0"
+            gather = partial(self.gather_objects, what="init")
+            try:
+                self._shared = SharedExchange.open(self.rank, self.world_size, gather, timeout, wanted=wanted)
+            except BaseException:
+                self.close()
+                raise
         self.same_memory = self._shared is not None
         if self.world_size > 1 and not self.same_memory and "gloo" in chosen:
             try:

@@ -60,24 +60,29 @@ class SharedExchange:
         self._outgoing: np.ndarray | None = None
 
     @classmethod
-    def open(cls, rank: int, world_size: int, gather: Any, timeout: float) -> SharedExchange | None:
+    def open(cls, rank: int, world_size: int, gather: Any, timeout: float, *, wanted: bool) -> SharedExchange | None:
         """The exchange, or None where a rank cannot see the memory of another: other machines or containers.
 
-        None, too, where cores may show a rank's stores in another order than it made them: all but x86.
+        None, too, where a rank does not want it, or its cores may show a rank's stores in another order than it made
+        them: all but x86. Every rank calls it, whatever it wants and whatever its cores are.
         """
-        if not hasattr(os, "memfd_create") or platform.machine().lower() not in ORDERED_STORES:
+        if not wanted or not hasattr(os, "memfd_create") or platform.machine().lower() not in ORDERED_STORES:
+            gather(None)
             return None
         size = 8 * (_HEAD + 2 * world_size)
         descriptor, memory = new_memory(size)
-        own = np.frombuffer(memory, np.int64)
-        own[_TOKEN] = secrets.randbits(62)
-        told = gather((os.getpid(), descriptor, int(own[_TOKEN])))
-        controls = [own if r == rank else _control(pid, file, token, size) for r, (pid, file, token) in enumerate(told)]
-        if not all(gather(all(control is not None for control in controls))):
+        try:
+            own = np.frombuffer(memory, np.int64)
+            own[_TOKEN] = secrets.randbits(62)
+            told = gather((os.getpid(), descriptor, int(own[_TOKEN])))
+            if None in told:
+                return None
+            controls = [own if r == rank else _control(of_rank, size) for r, of_rank in enumerate(told)]
+            if not all(gather(all(control is not None for control in controls))):
+                return None
+            gather(None)  # every rank has mapped all memory
+        finally:
             os.close(descriptor)
-            return None
-        gather(None)  # every rank has mapped all memory
-        os.close(descriptor)
         return cls(rank, [c for c in controls if c is not None], [pid for pid, _, _ in told], timeout)
 
     def outgoing(self, num_bytes: int) -> np.ndarray:
@@ -316,11 +321,12 @@ def map_memory(pid: int, descriptor: int, size: int) -> mmap.mmap:
         os.close(file)
 
 
-def _control(pid: int, descriptor: int, token: int, size: int) -> np.ndarray | None:
-    """Another rank's control memory, if it is on this machine: its token tells."""
+def _control(told: tuple[int, int, int], size: int) -> np.ndarray | None:
+    """Control memory of a rank, by its process, descriptor and token; None: on another machine, the token tells."""
     try:
+        pid, descriptor, token = told
         found = np.frombuffer(map_memory(pid, descriptor, size), np.int64)
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return None
     return found if int(found[_TOKEN]) == token else None
 

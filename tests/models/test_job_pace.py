@@ -37,7 +37,7 @@ from tests.models.gnn.planted import planted
 from tests.models.kge.references import ring
 from tests.models.skipgram.local_sgd import SMALL, WALKS, graph_of_groups
 from tests.models.skipgram.test_kvstore import as_a_rank
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("fresh_mode", "idle_servers")]
@@ -157,7 +157,7 @@ def triples_collective(config: KGEConfig, hogwild: bool) -> Any:
         ge.shutdown()
 
 
-@pytest.mark.parametrize("hogwild", [False, True])
+@pytest.mark.parametrize("hogwild", [False, pytest.param(True, marks=with_shared_memory)])
 def test_triples_of_ranks(ranks: Ranks, hogwild: bool) -> None:
     """Ranks that share rows exchange none; others count as their tables do."""
     found = ranks.run(triples_collective, 2, KGE, hogwild)

@@ -20,7 +20,7 @@ from graph_emb.run import multilevel
 from graph_emb.run.multilevel import CoarseStart, level_of, sizes_of, start_of
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walks import WalkSampler
-from tests.ranks import Ranks, raised
+from tests.ranks import Ranks, raised, with_shared_memory
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
 
@@ -142,6 +142,7 @@ def train_on_two(graph: Graph, levels: Any) -> Any:
 
 
 @pytest.mark.dist
+@with_shared_memory
 def test_two_trainers_gain_as_one(ranks: Ranks) -> None:
     options: dict[str, Any] = {"num_walks": 1, "dim": 16, "threads": 1, "evaluate": False, "lr": 0.025}
     one = ge.pipeline("deepwalk", communities(), **options, **{"model.multilevel": True})

@@ -79,6 +79,7 @@ def test_rows_are_means_of_rows_that_were_there_a_round_before(seed: int) -> Non
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("fresh_mode")
 def test_ranks_that_name_other_new_nodes_get_the_rows_of_one_process(ranks: Ranks) -> None:
     alone = grow(1, 1)
     for world in (2, 3):

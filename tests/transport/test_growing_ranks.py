@@ -23,7 +23,7 @@ from graph_emb.core import threads as core_threads
 from graph_emb.table import id_map, places
 from partition.partitioned import PartitionedGraph
 from tests.growing_oracle import INIT, placed
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
 pytestmark = pytest.mark.dist
 
@@ -363,6 +363,7 @@ def refuse() -> list[str]:
     return said
 
 
+@with_shared_memory
 def test_a_mode_that_cannot_grow_says_so(ranks: Ranks) -> None:
     for said in ranks.run(refuse, 2):
         assert "hogwild" in said[0]

@@ -199,7 +199,6 @@ def shares_memory(machine: str | None, switch: str | None) -> bool:
         return transport.group.same_memory
     finally:
         ge.shutdown()
-        os.environ.pop(SHARED_VARIABLE, None)
         importlib.reload(platform)
 
 
@@ -214,6 +213,22 @@ def test_ranks_share_memory_where_stores_keep_their_order_and_unless_told_not_to
 ) -> None:
     """A rank's counter may be seen before its data elsewhere than on x86: rows of another step, without a word."""
     assert ranks.run(shares_memory, 2, machine, switch) == [shared, shared]
+
+
+def shares_memory_unless(rank: int, machine: str | None, switch: str | None) -> bool:
+    other = int(os.environ["RANK"]) != rank
+    return shares_memory(None if other else machine, None if other else switch)
+
+
+@pytest.mark.dist
+@with_shared_memory
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize(("machine", "switch"), [(None, "0"), ("aarch64", None)])
+def test_one_rank_that_takes_sockets_has_all_take_them(
+    ranks: Ranks, rank: int, machine: str | None, switch: str | None
+) -> None:
+    """A switch set on one host only, or hosts of two kinds of processor: they met in two different calls, for 300 s."""
+    assert ranks.run(shares_memory_unless, 3, rank, machine, switch) == [False] * 3
 
 
 def large_exchange(large: bool, shared: bool) -> tuple[list[int], list[int], int]:
@@ -239,7 +254,6 @@ def large_exchange(large: bool, shared: bool) -> tuple[list[int], list[int], int
     finally:
         dist.all_to_all_single = original
         ge.shutdown()
-        os.environ.pop(SHARED_VARIABLE)
 
 
 @pytest.mark.dist
@@ -272,7 +286,6 @@ def begun_without_a_second_group() -> tuple[str, bool]:
         return str(error), dist.is_initialized()
     finally:
         dist.new_group = original
-        os.environ.pop(SHARED_VARIABLE)
     return "", True
 
 

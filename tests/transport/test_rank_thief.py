@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from graph_emb.core.errors import DataError, PeerError
+from graph_emb.core.json_codec import pack
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token
 from graph_emb.transport.process_group import ProcessGroup
 from tests.ranks import Ranks
@@ -44,6 +45,13 @@ def _tell(message: torch.Tensor) -> list[torch.Tensor]:
     found = [torch.empty_like(message) for _ in range(2)]
     dist.all_gather(found, message)
     return found
+
+
+def _tell_bytes(word: bytes) -> None:
+    sizes = _tell(torch.tensor([len(word)]))
+    message = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+    message[: len(word)] = torch.frombuffer(bytearray(word), dtype=torch.uint8)
+    _tell(message)
 
 
 def _rob_a_job_with_a_token(token: str) -> str:
@@ -75,12 +83,9 @@ def _rob_a_job_without_a_token(path: str) -> str:
     if os.environ["RANK"] == "1":
         _join_as_thief()
         try:
+            _tell_bytes(pack(None, "init"))  # no memory to share
             dist.new_group(backend="gloo")  # for what goes to lower ranks
-            bomb = pickle.dumps(_Bomb(path))
-            sizes = _tell(torch.tensor([len(bomb)]))
-            message = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-            message[: len(bomb)] = torch.frombuffer(bytearray(bomb), dtype=torch.uint8)
-            _tell(message)
+            _tell_bytes(pickle.dumps(_Bomb(path)))
             return "sent"
         finally:
             dist.destroy_process_group()

@@ -19,7 +19,7 @@ from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.transport.process_group import ProcessGroup
 from tests.models.kge.references import ring
 from tests.models.skipgram.test_kvstore import as_a_rank
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("fresh_mode", "idle_servers")]
@@ -102,7 +102,7 @@ def check(found: Any) -> None:
     [
         (2, False, False, {}),
         (3, False, True, {}),
-        (2, True, True, {"model": "transe", "margin": 2.0}),
+        pytest.param(2, True, True, {"model": "transe", "margin": 2.0}, marks=with_shared_memory),
         (2, False, False, {"candidates": 6}),
     ],
 )
