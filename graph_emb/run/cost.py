@@ -178,7 +178,7 @@ def usual_forecast(load: WalkLoad, link: Link, hosts: int, threads: int, wire_dt
 
 
 def rounding_pays(found: Sequence[Forecast]) -> bool:
-    """Whether the wire is a substantial part of trainings one after the other, of what does not hide behind work."""
+    """Whether the wire is a substantial part of trainings one after the other, hidden or not: bytes are work too."""
     return _wire_takes(found, WIRE_SHARE)
 
 
@@ -188,8 +188,7 @@ def overlap_pays(found: Sequence[Forecast]) -> bool:
 
 
 def _wire_takes(found: Sequence[Forecast], share: float) -> bool:
-    wire = sum(min(one.wire, one.seconds - one.work - one.exchange) for one in found)
-    return wire >= max(WIRE_S, share * sum(one.seconds for one in found))
+    return sum(one.wire for one in found) >= max(WIRE_S, share * sum(one.seconds for one in found))
 
 
 def bytes_of_row(dim: int, wire_dtype: str = "float32") -> int:
@@ -296,10 +295,11 @@ def _sizes(
         rate = config.rate_share * rate_of_walks(total * walk_length, num_arcs)
     size = hosts * (config.exchange_walks or usual_walks(num_nodes, hosts, walk_length, total, rate))
     growth, found = growth_of(config, num_nodes, walk_length), list[int]()
-    per_epoch, batch = total // config.epochs, joint_walks(hosts, walk_length, size, *batching(config))
+    per_epoch, (least, batches) = total // config.epochs, batching(config)
+    whole = batches * joint_walks(hosts, walk_length, size, least)
     for begun in range(0, total, per_epoch):
-        for first in range(begun, begun + per_epoch, batch):
-            found += cut_sizes(first, min(batch, begun + per_epoch - first), size, *growth)
+        for first in range(begun, begun + per_epoch, whole):
+            found += cut_sizes(first, min(whole, begun + per_epoch - first), size, *growth)
     return np.array(found)
 
 

@@ -49,10 +49,10 @@ at first, and less and less. The second where exchanges overlap, and rows are ol
 MOST_TOKENS_OF_A_NODE = 32.0
 """Tokens for each node of the graph that all ranks train in such an interval, at most: where many are trained, rows go
 far from each other in little of the training."""
-LEAST_INTERVALS = 16
-"""Intervals of a batch, at least, where exchanges overlap: its first and last exchange are waited for."""
-LONGER_BATCHES = 4
-"""How many times as many tokens a batch has there, for the same reason."""
+LEAST_INTERVALS = 2
+"""Intervals of a batch, at least, where exchanges overlap."""
+BATCHES_OF_A_ROUND = 8
+"""Batches after which rows are whole there: the first and the last exchange of a round are waited for."""
 
 
 def walks_together(
@@ -98,8 +98,8 @@ def growth_of(config: SkipGramConfig, num_nodes: int, walk_length: int) -> tuple
 
 
 def batching(config: SkipGramConfig) -> tuple[int, int]:
-    """Intervals that a batch of ranks in lockstep should have, at least, and how many times as many tokens."""
-    return (LEAST_INTERVALS, LONGER_BATCHES) if config.overlap else (1, 1)
+    """Intervals that a batch of ranks in lockstep should have, at least, and after how many batches rows are whole."""
+    return (LEAST_INTERVALS, BATCHES_OF_A_ROUND) if config.overlap else (1, 1)
 
 
 def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampler:
@@ -252,8 +252,9 @@ class ExchangeSteps:
 
     With ``overlap`` they travel while walks train. Half way through an interval a rank has the others' changes of the
     last one and asks for the rows of the next; these come during the second half, and the changes travel during the
-    first half of the next interval. Every change is thus seen half an interval later; at the end of a batch all rows
-    are whole.
+    first half of the next interval. Every change is thus seen half an interval later. Intervals go on from batch to
+    batch: the last walks of a batch wait for the next one, while their rows come. All rows are whole after a batch that
+    says so.
 
     In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
     machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
@@ -294,6 +295,11 @@ class ExchangeSteps:
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
         self._seconds = 0.0
+        self._rest: WalkBatch | None = None  # of the batches so far, whose interval has not ended
+        self._current: Numbered | None = None  # its rows travel
+        self._before: Numbered | None = None  # its changes travel
+        self._done = self._laid = self._was_laid = 0.0
+        """Walks of all ranks since rows were whole: trained, and when rows of this piece and the one before left."""
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
@@ -318,41 +324,51 @@ class ExchangeSteps:
             return summed(self._cached(self._copies, batch))
         if self._overlap and isinstance(self._copies, LockstepCopies):
             return summed(self._overlapping(self._copies, batch))
-        return summed(map(self._exchange, self._numbered(batch)))
+        return summed(map(self._exchange, map(self._number, self._pieces(batch))))
 
-    def _numbered(self, batch: WalkBatch) -> Iterator[Numbered]:
+    def _pieces(self, batch: WalkBatch) -> Iterator[WalkBatch]:
         """The intervals of a batch."""
         growth: tuple[float, int] | tuple[()] = ()
         if isinstance(self._copies, LockstepCopies):
             growth = growth_of(self.config, self._model.num_nodes, batch.walks.shape[1])
-        return map(self._number, batch.cut(self.size, *growth))
+        return batch.cut(self.size, *growth)
 
     def _overlapping(self, copies: LockstepCopies, batch: WalkBatch) -> Iterator[tuple[float, float]]:
-        """Train each piece while the changes of the last one, then the rows of the next one travel."""
-        numbered = self._numbered(batch)
-        current, before = next(numbered, None), None
-        if current is not None:
-            copies.ask(current)
+        """Train each piece while the changes of the last one, then the rows of the next one travel.
+
+        The last piece that is known waits for the next batch, unless rows are to be whole.
+        """
+        pieces = list(self._pieces(batch if self._rest is None else self._rest.joined(batch)))
+        self._rest = None if batch.whole or not pieces else pieces.pop()  # more walks may belong to its interval
+        numbered = map(self._number, pieces)
+        if self._current is None and (first := next(numbered, None)) is not None:
+            copies.ask(first)
             copies.rows.lay_out()
-        done = laid = was_laid = 0.0  # walks of all ranks: trained, and when rows of this piece and the one before left
-        while current is not None:
-            held, half = copies.arrived(current), len(current.walks) // 2
+            self._current = first
+        while (current := self._current) is not None:
             following = next(numbered, None)
+            if following is None and not batch.whole:
+                return
+            held, half = copies.arrived(current), len(current.walks) // 2
             if following is not None:
                 copies.ask(following)
             yield self._train(current, held, 0, half)
-            done += current.piece.total / 2
-            if before is not None:
-                copies.rows.take(before.piece.total / (done - was_laid))
-            was_laid, laid = laid, done
+            self._done += current.piece.total / 2
+            self._take(copies)
+            self._was_laid, self._laid = self._laid, self._done
             if following is not None:
                 copies.rows.lay_out()
             yield self._train(current, held, half)
-            done += current.piece.total / 2
+            self._done += current.piece.total / 2
             copies.rows.send()
-            before, current = current, following
-        if before is not None:
-            copies.rows.take(before.piece.total / (done - was_laid))
+            self._before, self._current = current, following
+        self._take(copies)
+        self._before, self._done, self._laid, self._was_laid = None, 0.0, 0.0, 0.0
+
+    def _take(self, copies: LockstepCopies) -> None:
+        """Join the changes that travel with what was done here since their rows were laid out."""
+        if self._before is not None:
+            copies.rows.take(self._before.piece.total / (self._done - self._was_laid))
 
     def _cached(self, copies: CachedCopies, batch: WalkBatch) -> Iterator[tuple[float, float]]:
         """Train each piece while the rows of the next one come."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -129,6 +129,8 @@ class WalkBatch:
         epoch: The epoch.
         first, total: The number in the epoch of the batch's first walk, and its size, over all ranks.
         begun: Walks of the previous epochs.
+        whole: Whether every row is whole once it is trained: a checkpoint may follow. Else the last of its walks may
+            be trained with the next batch.
     """
 
     walks: np.ndarray
@@ -137,6 +139,7 @@ class WalkBatch:
     first: int
     total: int
     begun: int
+    whole: bool = True
 
     @property
     def done(self) -> int:
@@ -153,8 +156,18 @@ class WalkBatch:
         first = self.first
         for total in cut_sizes(self.done, self.total, size, growth, most):
             low, high = np.searchsorted(self.index, (first, first + total))
-            yield WalkBatch(self.walks[low:high], self.index[low:high], self.epoch, first, total, self.begun)
+            yield replace(self, walks=self.walks[low:high], index=self.index[low:high], first=first, total=total)
             first += total
+
+    def joined(self, following: WalkBatch) -> WalkBatch:
+        """These walks and those of the batch after it."""
+        walks, index = (np.concatenate(both) for both in ((self.walks, following.walks), (self.index, following.index)))
+        return replace(following, walks=walks, index=index, first=self.first, total=self.total + following.total)
+
+    def after(self) -> WalkBatch:
+        """A batch of no walk after this one, whose rows are whole."""
+        first = self.first + self.total
+        return replace(self, walks=self.walks[:0], index=self.index[:0], first=first, total=0, whole=True)
 
 
 class Steps(Protocol):
@@ -162,8 +175,8 @@ class Steps(Protocol):
 
     ``train_skipgram`` calls ``run`` once for each batch, in the order of the walks and from one thread. Ranks that walk
     together make the same number of calls: each of them comes for a batch of which it has no walk, because a stepper
-    may wait for the others inside. Between two calls every row is whole, so that the log may read rows and a
-    checkpoint may be taken.
+    may wait for the others inside. After a batch that says so (``WalkBatch.whole``) every row is whole, so that a
+    checkpoint may be taken; after others changes may be under way between ranks.
 
     Attributes:
         size: Walks of one step, counted over all ranks that step together; batches are multiples of it, but for the

@@ -123,8 +123,8 @@ def train_skipgram(
         on_batch: Called with each line of the history.
         on_epoch: Called with the last line of each epoch.
         checkpoints: Saves the training between batches (its steps, of about 260,000 tokens each; by buckets an episode
-            each) and, where it is told to resume, continues from the newest checkpoint at the same walk: one thread
-            gives the rows of a training that was never stopped.
+            each; where exchanges overlap, every eighth one) and, where it is told to resume, continues from the newest
+            checkpoint at the same walk: one thread gives the rows of a training that was never stopped.
         levels: As in ``SkipGram``, of which this makes new tables.
     Returns:
         The model, also after Ctrl-C (``interrupted`` is then True).
@@ -181,9 +181,11 @@ def train_skipgram(
                 for batch in _batches(sampler, steps, epoch, begin, keep, seed, threads):
                     interrupted = log.add(batch, *steps.run(batch), pressed())
                     if interrupted:
+                        if not batch.whole:  # what is under way arrives
+                            log.add(batch.after(), *steps.run(batch.after()))
                         break
                     step += 1
-                    if checkpoints is not None:
+                    if checkpoints is not None and batch.whole:
                         checkpoints.after(step, partial(log.position, epoch, batch, step))
                 begin = 0
                 log.write(epoch)
@@ -342,10 +344,9 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
     return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
 
 
-def joint_walks(ranks: int, walk_length: int, size: int, least: int = 1, longer: int = 1) -> int:
-    """Walks of a batch of ranks that walk together: ``least`` steps of ``size`` walks, and ``longer`` times
-    ``TOKENS_PER_ROUND``."""
-    wanted = ranks * max(1, longer * TOKENS_PER_ROUND // walk_length)
+def joint_walks(ranks: int, walk_length: int, size: int, least: int = 1) -> int:
+    """Walks of a batch of ranks that walk together: at least so many steps of ``size`` walks."""
+    wanted = ranks * max(1, TOKENS_PER_ROUND // walk_length)
     return max(least, wanted // size) * size
 
 
@@ -353,18 +354,19 @@ def _batches(
     sampler: Sampler, steps: Steps, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
 ) -> Iterator[WalkBatch]:
     """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``steps.size`` walks."""
-    size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
+    size, batches = max(1, TOKENS_PER_BATCH // sampler.walk_length), 1
     if isinstance(steps, BucketSteps):
         size = steps.size
     elif isinstance(steps, ExchangeSteps) and sampler.world_size == 1:
         size = min(size, FILE_INTERVALS * steps.size)  # rows come from a disk: log, and who presses Ctrl-C, do not wait
     elif not isinstance(sampler, WalkSampler):
-        more = batching(steps.config) if isinstance(steps, ExchangeSteps) else (1, 1)
-        size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, *more)
+        least, batches = batching(steps.config) if isinstance(steps, ExchangeSteps) else (1, 1)
+        size = joint_walks(sampler.world_size, sampler.walk_length, steps.size, least)
     per_epoch = sampler.num_walks_per_epoch
     for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:
             drop_frequent(walks, keep, stream_key(seed, epoch, 2), index)
         total = min(size, per_epoch - first)
-        yield WalkBatch(walks, index, epoch, first, total, epoch * per_epoch)
+        whole = (first // size + 1) % batches == 0 or first + total == per_epoch
+        yield WalkBatch(walks, index, epoch, first, total, epoch * per_epoch, whole)
         first += total

@@ -100,15 +100,22 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int, border
     return ranks.tables
 
 
-def overlapped(config: SkipGramConfig, bounds: list[int], world_size: int, borders: list[int]) -> list[np.ndarray]:
-    """``exchanged`` where rows and changes travel while the ranks train.
+def overlapped(config: SkipGramConfig, bounds: list[int], world_size: int, *rounds: list[int]) -> list[np.ndarray]:
+    """``exchanged`` where rows and changes travel while the ranks train; after each round all rows are whole.
 
     Copies of an interval are rows as they were in the middle of the one before, less what their rank has changed since.
     Changes are joined in the middle of the next interval, with as much of what the owner and others did meanwhile as
     belongs to one interval.
     """
     ranks = LocalSGD(config, bounds, world_size)
-    size = range(world_size)
+    for borders in rounds:
+        overlap(ranks, borders)
+    return ranks.tables
+
+
+def overlap(ranks: LocalSGD, borders: list[int]) -> None:
+    """A round of ``overlapped``."""
+    config, size = ranks.config, range(len(ranks.own))
     laid = [[ranks.copies() for _ in size]]  # by interval and rank
     own_changes = [[np.zeros_like(table) for table in ranks.tables] for _ in size]
     done, when = 0.0, [0.0]
@@ -147,7 +154,6 @@ def overlapped(config: SkipGramConfig, bounds: list[int], world_size: int, borde
             for rank in size
         ]
     take(len(borders) - 2)
-    return ranks.tables
 
 
 def join(tables: list[np.ndarray], begun: list[np.ndarray], changes: list[list[np.ndarray]]) -> None:

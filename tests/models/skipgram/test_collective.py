@@ -10,6 +10,8 @@ import io
 import os
 import signal
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +20,12 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core import progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.skipgram import local_sgd
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.models.skipgram.kernels import move_numbers, number_rows
 from graph_emb.models.skipgram.local_sgd import MOST_WALKS, growth_of, walks_together
@@ -111,6 +115,83 @@ def test_sgd_joins_what_each_rank_has_learnt(
         assert rank["pushes"] == exchanges
         assert rank["pulls"] == len(rank["history"])  # each line looks at some rows
         assert (rank["history"][-1].hidden_share > 0) == bool(options.get("overlap"))
+
+
+def trained_by_batches(walks: int, batches: int, config: dict[str, Any], bounds: list[int], options: Any) -> Any:
+    """``trained_on_a_rank`` where a batch has so many walks of a rank, and a round so many batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skipgram, "TOKENS_PER_ROUND", walks * WALKS["walk_length"])
+        patch.setattr(local_sgd, "BATCHES_OF_A_ROUND", batches)
+        return trained_on_a_rank(config, bounds, options)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("world_size", "exchange_walks", "batch", "batches"),
+    [
+        (2, 6, 24, 8),
+        (2, 6, 24, 2),
+        (2, 6, 24, 1),
+        (2, None, 24, 8),  # intervals grow, and end where no batch does
+        (2, None, 20, 3),
+        (3, None, 3, 100),  # the last ones are longer than a batch
+        (3, 9, 54, 2),
+    ],
+)
+def test_intervals_go_on_from_batch_to_batch_until_rows_are_whole(
+    ranks: Ranks, world_size: int, exchange_walks: int | None, batch: int, batches: int
+) -> None:
+    bounds, config = [0, 25, 40] if world_size == 2 else BOUNDS, {**SMALL, "overlap": True}
+    size, growth = world_size, growth_of(SkipGramConfig(**config), NODES, WALKS["walk_length"])
+    if exchange_walks is not None:
+        config["exchange_walks"], size, growth = exchange_walks, exchange_walks * world_size, (0.0, 0)
+    batch = max(batch, 2 * size)
+    whole = [*range(0, 160, batch * batches), 160]
+    rounds = [[*accumulate(cut_sizes(low, end - low, size, *growth), initial=low)] for low, end in pairwise(whole)]
+    found = ranks.run(trained_by_batches, world_size, batch // world_size, batches, config, bounds, {"log_interval": 0})
+    expected = overlapped(SkipGramConfig(**config), bounds, world_size, *rounds)
+    for rank in found:
+        for mine, other in zip(rank["rows"], expected, strict=True):
+            np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
+        assert rank["pushes"] == sum(len(borders) - 1 for borders in rounds)
+        assert [line.walks for line in rank["history"]] == [*range(batch, 160, batch), 160]
+
+
+def stopped_and_resumed_on_a_rank(folder: Path) -> list[Any]:
+    """Ctrl-C at 120 of 160 walks, then on from the newest checkpoint: interrupted, checkpoints and rows of each."""
+
+    def press(line: SkipGramProgress) -> None:
+        if line.walks == 120:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    found, config = [], SkipGramConfig(**SMALL, exchange_walks=6, overlap=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skipgram, "TOKENS_PER_ROUND", 12 * WALKS["walk_length"])
+        patch.setattr(local_sgd, "BATCHES_OF_A_ROUND", 3)
+        for resume in (False, True):
+            _, sampler, book = start(graph_of_groups(), [0, 25, 40])
+            try:
+                model = SkipGram(NODES, config, seed=3, part_policy=book)
+                fill(model)
+                told: dict[str, Any] = {"log_interval": 0, "on_batch": None if resume else press}
+                told["checkpoints"] = PeriodicCheckpoints(folder, 1, keep_last=9, resume=resume)
+                result = train_skipgram(sampler, model=model, num_threads=1, progress=False, **told)
+                saved = sorted(int(place.name) for place in folder.iterdir() if place.is_dir())
+                found.append((result.interrupted, saved, [table.weight[:] for table in model.tables]))
+            finally:
+                ge.shutdown()
+    return found
+
+
+@pytest.mark.dist
+def test_checkpoints_are_taken_where_rows_are_whole_and_go_on_to_the_same_rows(ranks: Ranks, tmp_path: Path) -> None:
+    (stopped, resumed), _ = ranks.run(stopped_and_resumed_on_a_rank, 2, tmp_path)
+    assert stopped[:2] == (True, [3])
+    assert resumed[:2] == (False, [3, 6, 7])
+    config = SkipGramConfig(**SMALL, exchange_walks=6, overlap=True)
+    rounds = [*range(0, 73, 12)], [*range(72, 145, 12)], [144, 156, 160]
+    for mine, other in zip(resumed[2], overlapped(config, [0, 25, 40], 2, *rounds), strict=True):
+        np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
 
 
 def test_intervals_have_32_tokens_of_a_node_at_most() -> None:
@@ -235,7 +316,7 @@ def test_a_pool_of_negatives_lets_fewer_rows_travel(ranks: Ranks) -> None:
     assert pooled < 0.9 * every
 
 
-def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
+def interrupted_on_a_rank(presses: int, overlap: bool) -> tuple[bool, int, bool, list[torch.Tensor]]:
     """The second rank gets Ctrl-C after its first line."""
 
     def press(line: SkipGramProgress) -> None:
@@ -246,9 +327,10 @@ def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
     skipgram.TOKENS_PER_ROUND = 1
     try:
         _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
-        config = SkipGramConfig(**SMALL, exchange_walks=20)
+        config = SkipGramConfig(**SMALL, exchange_walks=10 if overlap else 20, overlap=overlap)
         result = train_skipgram(sampler, config, num_threads=1, progress=False, log_interval=0, on_batch=press)
-        return result.interrupted, result.history[-1].walks, signal.getsignal(signal.SIGINT) is before
+        rows = [table.weight[:] for table in result.model.tables]
+        return result.interrupted, result.history[-1].walks, signal.getsignal(signal.SIGINT) is before, rows
     finally:
         skipgram.TOKENS_PER_ROUND = 1 << 21
         ge.shutdown()
@@ -293,9 +375,12 @@ def test_ranks_that_share_rows_wait_for_each_other_more_seldom(
 
 
 @pytest.mark.dist
-def test_ctrl_c_at_one_rank_ends_all_after_the_batch(ranks: Ranks) -> None:
-    assert ranks.run(interrupted_on_a_rank, 2, 1) == [(True, 80, True)] * 2
-    assert ranks.run(interrupted_on_a_rank, 2, 0) == [(False, 160, True)] * 2
+@pytest.mark.parametrize("overlap", [False, True])
+def test_ctrl_c_at_one_rank_ends_all_after_the_batch(ranks: Ranks, overlap: bool) -> None:
+    for presses, expected in ((1, (True, 80, True)), (0, (False, 160, True))):
+        (*one, rows), (*other, others) = ranks.run(interrupted_on_a_rank, 2, presses, overlap)
+        assert (*one,) == (*other,) == expected
+        assert all(torch.equal(*both) for both in zip(rows, others, strict=True))
 
 
 def refused_on_a_rank(what: str) -> str:
