@@ -32,7 +32,7 @@ from graph_emb.run.parallel import WALKS, assigned
 from graph_emb.transport.link import Link
 
 PACE = ("walks", "tokens", "elapsed", "exchange_seconds", "bytes_sent")
-"""Counts of a line of walks from which the costs of a machine follow; one trainer alone exchanges nothing."""
+"""Counts of a line of walks from which the costs of a machine follow."""
 UNCOUNTED = {"remote_negatives": None, "negative_pool": 0}
 """Fields of ``parallel`` that change which rows a machine asks for, other than by its walks, and what leaves them."""
 JOB: dict[str, Any] = {"mode": "collective", "servers": 0, "oversubscribe": True}
@@ -41,8 +41,8 @@ JOB: dict[str, Any] = {"mode": "collective", "servers": 0, "oversubscribe": True
 def estimate_on(config: RunConfig, hosts: int, link: Link, seconds: float = PROBE_S) -> Forecast:
     """Seconds and traffic of a training of walks or triples on several machines like this one, one trainer each.
 
-    One trainer alone and two trainers that exchange through sockets are measured here for some seconds each; which rows
-    of other machines are needed is counted, of walks by the partition of the graph into ``hosts`` parts.
+    Two trainers that exchange through sockets, and of triples one alone, are measured here for some seconds each; which
+    rows of other machines are needed is counted, of walks by the partition of the graph into ``hosts`` parts.
 
     Args:
         config: Of one process, or of as many collective trainers as there are machines, with the settings of their
@@ -111,21 +111,38 @@ def _check_counted(config: RunConfig, hosts: int) -> None:
             raise ConfigError(f"hosts = {hosts}: the rows of {said} are not counted; leave it out")
 
 
-def _probes(config: RunConfig, train: dict[str, Any], seconds: float) -> list[list[Line]]:
-    """The lines of one trainer alone, and of two that exchange through sockets and have half of the threads each."""
-    held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
-    exchange = {**held.pop("parallel"), **JOB, "trainers": 2, "partition": None, "method": "auto"}
-    threads = config.train.threads or os.cpu_count() or 1
-    alone = config_from(held, quiet_settings({**train, "threads": threads}))
-    pair = config_from(held, quiet_settings({**train, "threads": max(1, threads // 2)}), {"parallel": exchange})
-    found = []
-    with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
-        for name, probed in (("alone", alone), ("pair", pair)):
-            place = Path(folder, name)
-            place.mkdir()
-            (lines,), _, _ = probed_run(place, probed, seconds, sockets=True)
-            found.append(lines)
-    return found
+class _Probes:
+    """Short trainings on this machine: of one trainer alone, and of two that exchange through sockets.
+
+    Args:
+        config, seconds: As of ``estimate_on``.
+        train: Settings of ``train`` for them.
+    Attributes:
+        crowd: How many times the cores of one trainer the two have, with half of its threads each, one at least.
+    """
+
+    def __init__(self, config: RunConfig, train: dict[str, Any], seconds: float) -> None:
+        self._held = config.model_copy(update={"dataset": absolute_paths(config.dataset)}).sections()
+        self._exchange = {**self._held.pop("parallel"), **JOB, "trainers": 2, "partition": None, "method": "auto"}
+        self._train, self._seconds = train, seconds
+        cores = os.cpu_count() or 1
+        self._threads = config.train.threads or cores
+        self._each = max(1, self._threads // 2)
+        self.crowd = min(2 * self._each, cores) / min(self._threads, cores)
+
+    def alone(self) -> list[Line]:
+        """The lines of one trainer."""
+        return self._lines(self._threads, {})
+
+    def pair(self) -> list[Line]:
+        """The lines of two."""
+        return self._lines(self._each, {"parallel": self._exchange})
+
+    def _lines(self, threads: int, more: dict[str, Any]) -> list[Line]:
+        probed = config_from(self._held, quiet_settings({**self._train, "threads": threads}), more)
+        with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
+            (lines,), _, _ = probed_run(Path(folder), probed, self._seconds, sockets=True)
+        return lines
 
 
 def _gained(lines: list[Line], keys: tuple[str, ...]) -> dict[str, float]:
@@ -135,7 +152,11 @@ def _gained(lines: list[Line], keys: tuple[str, ...]) -> dict[str, float]:
 
 
 def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
-    """``estimate_on`` of walks."""
+    """``estimate_on`` of walks.
+
+    Work is what two trainers that exchange do between exchanges: walkers travel, and nodes get numbers, which one alone
+    does without.
+    """
     model: Any = config.model
     graph = read_plain_dataset(config.dataset, config.seed, **edge_policy(model)).graph
     whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: tuple(graph.edges().T)})
@@ -145,12 +166,13 @@ def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fore
     if cut.num_parts != hosts:
         raise ConfigError(f"parallel.partition has {cut.num_parts} parts for {hosts} machines; give one of {hosts}")
     often = {"log_interval": min(config.train.log_interval, seconds / 8)}
-    single, two = (_gained(lines, PACE) for lines in _probes(config, often, seconds))
+    probes = _Probes(config, often, seconds)
+    two = _gained(probes.pair(), PACE)
     costs = Costs(
-        item_us=1e6 * single["elapsed"] / single["tokens"],
+        item_us=1e6 * probes.crowd * (two["elapsed"] - two["exchange_seconds"]) / two["tokens"],
         byte_ns=1e9 * two["exchange_seconds"] / (two["bytes_sent"] / 2),
     )
-    tokens = model.epochs * model.num_walks * graph.num_nodes * single["tokens"] / single["walks"]
+    tokens = model.epochs * model.num_walks * graph.num_nodes * two["tokens"] / two["walks"]
 
     section = config.parallel
 
@@ -175,7 +197,7 @@ def _walks_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fore
 def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Forecast:
     """``estimate_on`` of triples.
 
-    The processor's part of an exchange is what the two trainers took beyond one alone, which has the cores of both.
+    The processor's part of an exchange is what the two trainers took beyond one alone for as many triples.
     Triples and marks of true negatives, which travel beside rows, are what they sent beyond the rows that are counted;
     on W machines (1 - 1/W) / (1 - 1/2) times as much.
     """
@@ -185,13 +207,13 @@ def _triples_on(config: RunConfig, hosts: int, link: Link, seconds: float) -> Fo
     )
     wire_dtype = config.parallel.rounded_to or sharing.EXACT
     counted, of_two = (bytes_of_triple(graph, model, num, config.seed, wire_dtype) for num in (hosts, 2))
-    lines, of_pair = _probes(config, {}, seconds)
-    single = _gained(lines, ("triples", "seconds"))
-    two = _gained([{**line, **line["job"]} for line in of_pair], ("triples", "seconds", "bytes_out"))
+    probes = _Probes(config, {}, seconds)
+    single = _gained(probes.alone(), ("triples", "seconds"))
+    two = _gained([{**line, **line["job"]} for line in probes.pair()], ("triples", "seconds", "bytes_out"))
     triple_us, pair_us = (1e6 * one["seconds"] / one["triples"] for one in (single, two))
     sent = two["bytes_out"] / two["triples"]
     beside = max(0.0, sent - of_two) * 2 * (1 - 1 / hosts)
-    costs = Costs(item_us=triple_us, byte_ns=max(0.0, pair_us - triple_us) * 1e3 / (sent / 2))
+    costs = Costs(item_us=triple_us, byte_ns=max(0.0, pair_us - triple_us / probes.crowd) * 1e3 / (sent / 2))
     found = forecast(
         costs,
         link,
