@@ -18,6 +18,9 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.local_sgd import usual_walks
+from graph_emb.models.skipgram.rates import rate_of_walks
+from graph_emb.models.skipgram.steps import cut_sizes
 from graph_emb.run.cost import (
     Costs,
     Forecast,
@@ -240,6 +243,19 @@ def test_two_machines_are_estimated_from_two_probes(wire: str, gbit: float, trav
     assert min(found.work, found.exchange, found.wire, found.bytes_each) > 0
     assert "bytes a token" in str(found)
     assert f"rows travel as {travels}" in str(found)
+
+
+def test_overlapped_intervals_are_cut_by_eight_batches() -> None:
+    """Of ranks that wait, by each: their rows are whole there."""
+    for overlap, batches, growth in ((True, 8, 0.13), (False, 1, 0.2)):
+        config = PlainWalkConfig(walk_length=10, overlap=overlap)
+        size = 2 * usual_walks(10**6, 2, 10, 5 * 10**6, config.rate_share * rate_of_walks(5 * 10**7, 10**7))
+        cut = batches * (2 * ((1 << 21) // 10) // size * size)
+        pieces = [
+            cut_sizes(low, min(cut, 5 * 10**6 - low), size, growth, 3_200_000) for low in range(0, 5 * 10**6, cut)
+        ]
+        _, interval, _ = bytes_of_counts(WalkLoad(config, 10**6, 10**7, 5 * 10**6, 10), 2, 0.2)
+        assert interval == pytest.approx(5 * 10**7 / 2 / sum(len([*each]) for each in pieces))
 
 
 @pytest.mark.parametrize(
