@@ -75,6 +75,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(options)}{did_you_mean(name, options)}")
 
 
+def printable(name: str) -> str:
+    """A name that a file gave, to be shown in a line."""
+    return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
+
+
 def did_you_mean(name: object, known: Sequence[str]) -> str:
     """The end of a message that names the nearest known word; empty where none is near."""
     near = nearest(str(name), known)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, printable
 from graph_emb.graph.ids import distinct_ids, first_outside
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.source import (
@@ -314,7 +314,9 @@ def _network(file: Path, variables: Mapping[str, Any]) -> Any:
             return variables[name]
     square = [name for name, value in variables.items() if sparse.issparse(value) and value.shape[0] == value.shape[1]]
     if len(square) != 1:
-        held = ", ".join(f"{name} {getattr(value, 'shape', '')}" for name, value in list(variables.items())[:10])
+        held = ", ".join(
+            f"{printable(name)} {getattr(value, 'shape', '')}" for name, value in list(variables.items())[:10]
+        )
         raise DataError(
             f"{file}: {len(square)} square sparse variables, expected 1 or one called 'network'; it holds: {held}"
         )

@@ -71,6 +71,14 @@ def test_what_does_not_fit_is_named(variables: dict, words: str, tmp_path: Path)
     assert str(path) in str(caught.value)
 
 
+def test_a_name_of_several_lines_is_shown_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "g.mat"
+    scipy.io.savemat(path, {"some_name": np.ones((3, 3))})
+    path.write_bytes(path.read_bytes().replace(b"some_name", b"some\nname"))
+    with pytest.raises(DataError, match=r"it holds: 'some\\nname' \(3, 3\)$"):
+        read_csr(path)
+
+
 def test_matlab_7_3_is_named(tmp_path: Path) -> None:
     path = tmp_path / "g.mat"
     path.write_bytes(b"MATLAB 7.3 MAT-file, Platform".ljust(600, b" "))
