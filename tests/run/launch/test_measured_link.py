@@ -53,7 +53,7 @@ def test_a_slow_link_rounds_rows_until_the_run_ends_and_float32_switches_that_of
     assert 0.004 < slow[2]["link"]["gbit"] < 0.012
     assert slow[2]["wire"].startswith("parallel.wire_dtype=auto, parallel.overlap=auto: rows travel as int8, while tr")
     assert "because a link of 0.0" in slow[2]["wire"]
-    assert slow[2]["hidden_share"] > 0.1
+    assert slow[2]["hidden_share"] > 0
     assert "wire" not in off[2], "there was nothing to choose"
     assert not np.array_equal(slow[0], off[0])
     assert slow[2]["bytes_sent"] < 0.4 * off[2]["bytes_sent"]
