@@ -2,6 +2,7 @@
 
     sudo python benchmarks/host_faults.py --rounds 30 --json host_faults.json
     sudo python benchmarks/host_faults.py --rounds 30 --restarts 0 --json host_faults_named.json
+    sudo python benchmarks/host_faults.py --rounds 8 --modes collective --more parallel.overlap=true
 
 Hosts are network namespaces of this machine, each with a trainer of one thread, in kvstore mode with a server too. A
 round trains DeepWalk on ``digits``, a checkpoint an epoch, and at a random moment of the training kills or stops one
@@ -161,7 +162,7 @@ def undisturbed(args: argparse.Namespace, mode: str, seed: int) -> dict[str, Any
     """Score, rows and seconds of training of a run that nothing happens to."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as place, network(args.hosts) as net:
-        job = Job(net, Path(place), mode, seed, [], clock)
+        job = Job(net, Path(place), mode, seed, args.more, clock)
         try:
             clock.until(lambda: job.trains() or job.launchers[0].poll() is not None, 300)
             begun = time.monotonic() - clock.suspended
@@ -240,7 +241,7 @@ def one_round(args: argparse.Namespace, number: int, known: dict[str, Any]) -> d
     mode, seed = chance.choice(args.modes), number % SEEDS
     plain = known["undisturbed"][mode][seed]
     fault = chosen(args, mode, plain["seconds"], chance)
-    words = [f"parallel.timeout={args.timeout}"]
+    words = [*args.more, f"parallel.timeout={args.timeout}"]
     words += ["--restarts", str(args.restarts), "--restart-wait", str(args.wait)] if args.restarts else []
     clock = Clock()
     with tempfile.TemporaryDirectory() as place, network(args.hosts) as net:
@@ -357,6 +358,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no round after them")
     parser.add_argument("--json", type=Path, help="written after each round, and gone on with")
+    parser.add_argument("--more", nargs="*", default=[], help="key=value of the runs")
     parser.add_argument("--keep", help="folder for the files of rounds that ended badly")
     args = parser.parse_args()
     begun = time.monotonic()
