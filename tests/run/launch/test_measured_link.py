@@ -48,18 +48,23 @@ def test_a_slow_link_rounds_rows_until_the_run_ends_and_float32_switches_that_of
     with network(2) as net:
         for host in range(2):
             net.throttle(host, 8)
-        slow, off = trained(net, tmp_path, {"run": {}, "off": {"wire_dtype": "float32", "overlap": False}})
+        warm = {
+            "wire_dtype": "int8",
+            "overlap": True,
+        }  # compiles: .06 and .10 of an exchange were hidden with that in it
+        runs = {"warm": warm, "run": {}, "off": {"wire_dtype": "float32", "overlap": False}}
+        _, slow, off = trained(net, tmp_path, runs)
     assert (slow[1], off[1]) == ("int8", "float32")
     assert 0.004 < slow[2]["link"]["gbit"] < 0.012
     assert slow[2]["wire"].startswith("parallel.wire_dtype=auto, parallel.overlap=auto: rows travel as int8, while tr")
     assert "because a link of 0.0" in slow[2]["wire"]
-    assert slow[2]["hidden_share"] > 0
+    assert slow[2]["hidden_share"] > 0.1
     assert "wire" not in off[2], "there was nothing to choose"
     assert not np.array_equal(slow[0], off[0])
     assert slow[2]["bytes_sent"] < 0.4 * off[2]["bytes_sent"]
 
     shutil.rmtree(max((tmp_path / "run-checkpoints").glob("[0-9]*")))  # so that half of the training is left
-    runs = {"run": {"resume": True}, "fast": {}, "told": {"wire_dtype": "int8", "overlap": True}}
+    runs = {"run": {"resume": True}, "fast": {}, "told": warm}
     with network(2) as net:
         again, fast, told = trained(net, tmp_path, runs)
     assert fast[2]["link"]["gbit"] > 2 * slow[2]["link"]["gbit"]
