@@ -134,8 +134,8 @@ def test_levels_of_a_partition_are_taken(tmp_path: Path) -> None:
         sizes_of(config([4, 8]), 240)
 
 
-def train_on_two(graph: Graph, levels: Any) -> Any:
-    parallel = {"mode": "collective", "trainers": 2}
+def train_on_two(graph: Graph, levels: Any, **exchange: Any) -> Any:
+    parallel = {"mode": "collective", "trainers": 2, **exchange}
     options: dict[str, Any] = {"num_walks": 1, "dim": 16, "threads": 1, "evaluate": False, "lr": 0.025}
     result = ge.pipeline("deepwalk", graph, parallel=parallel, **options, **{"model.multilevel": levels})
     return None if result.embeddings is None else (result.embeddings.weights, result.metrics["train"])
@@ -151,6 +151,18 @@ def test_two_trainers_gain_as_one(ranks: Ranks) -> None:
     assert closeness(rows) > closeness(one.embeddings.weights) - 0.05  # rows of other parts: 0.12 less
     errors = "".join(ranks.run(raised, 2, train_on_two, communities(), [5]))
     assert "5 is neither a multiple of the parts" in errors
+
+
+def exchange_on_two(graph: Graph, levels: Any, overlap: bool) -> Any:
+    return train_on_two(graph, levels, hogwild=False, overlap=overlap)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("overlap", [False, True])
+def test_two_trainers_that_exchange_gain_less_than_one_and_most_of_it(ranks: Ranks, overlap: bool) -> None:
+    """AdaSum counts half of what both move alike, and rows of a coarse graph are moved alike: .45 to .51 of .54."""
+    found = [ranks.run(exchange_on_two, 2, communities(), levels, overlap)[0][0] for levels in (True, False)]
+    assert closeness(found[0]) > closeness(found[1]) + 0.4
 
 
 @pytest.mark.dist
