@@ -184,7 +184,7 @@ def test_rows_that_are_rounded_to_travel_are_fewer_bytes() -> None:
 
 
 def test_a_wire_of_a_twentieth_of_a_training_is_worth_rounding_hidden_or_not() -> None:
-    """Overlapped rows were float32 where all of the wire hides: 1.10 of one trainer at 10 Gb/s, 1.29 as int8."""
+    """Overlapped rows were float32 where all of the wire hides: 1.10 of one trainer at 10 Gb/s, 1.33 as int8."""
 
     def of(gbit: float, bytes_token: float = 1000.0, tokens: float = 4e6, **options: bool) -> Forecast:
         return forecast(COSTS, Link(gbit, 1e-6), 4, tokens, bytes_token, 1e6, **options)
@@ -264,7 +264,7 @@ def test_overlapped_intervals_are_cut_by_eight_batches() -> None:
 def test_two_probed_trainers_share_the_cores_of_one(
     threads: int, cores: int, each: int, crowd: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer of one thread took half as long in the estimate of triples as beside another one."""
+    """With one thread the two cores of a pair were taken for the one of a trainer: exchanges of triples seemed free."""
     monkeypatch.setattr("graph_emb.run.estimate_hosts.os.cpu_count", lambda: cores)
     asked: list[RunConfig] = []
 

@@ -182,7 +182,8 @@ def train_skipgram(
                     interrupted = log.add(batch, *steps.run(batch), pressed())
                     if interrupted:
                         if not batch.whole:  # what is under way arrives
-                            log.add(batch.after(), *steps.run(batch.after()))
+                            rest = batch.after()
+                            log.add(rest, *steps.run(rest))
                         break
                     step += 1
                     if checkpoints is not None and batch.whole:
