@@ -2,7 +2,7 @@
 
 The rule: walks begin at every new node, at both ends of every edge between old nodes that was added, removed or has
 another weight, and at the nodes within ``reach`` steps of these. An edge of a new node is walked from the new node.
-Walks end with the window, see ``cut_walks``. LINE draws the edges that have an end among these nodes.
+Walks are short, see ``cut_walks``. LINE draws the edges that have an end among these nodes.
 
 Legend: N nodes of the graph now, K of the old run, D width, S starts.
 """
@@ -38,6 +38,8 @@ CONTEXT = "context.npy"
 """The context rows in a run folder, float32, in the order of the embeddings; of LINE those of the second order."""
 LENGTHS = "lengths.npy"
 """There of LINE, whose embeddings have length 1: the lengths of the rows that were trained, a column an order."""
+SHORTEST = 3
+"""Steps of walks that go on, where the window has as many: after one alone a new node meets its neighbours only."""
 
 
 def check_stays(config: RunConfig, place: Path) -> None:
@@ -252,23 +254,22 @@ def _side_by_side(tables: list[NDArray[np.float32]], nodes: NDArray[np.int64]) -
 
 
 def cut_walks(model: PlainWalkConfig) -> dict[str, int]:
-    """Walks from a node where the graph has changed: cut after the window, with twice the model's tokens.
+    """Walks from a node where the graph has changed: cut after half the window, with as many tokens as before.
 
-    No context is farther away than the window. Past it nearly all pairs of a walk from a new node are of old nodes,
-    whose rows are trained: short walks give new rows several times as many updates in the same time. A new row has had
-    no other updates: there are twice the tokens, and a block has half as many negatives for each. A run that went on
-    keeps its own numbers.
+    Nearly all pairs of the rest of a walk from a new node are of old nodes, whose rows are trained, and what lies far
+    away says little of a new one: short walks give new rows several times as many updates in the same time. A block has
+    as many negatives a token as the model's. Walks of a run that went on are as long as they can be.
 
     Example:
         >>> from graph_emb.models.skipgram.config import DeepWalkConfig
         >>> cut_walks(DeepWalkConfig(num_walks=80, walk_length=40, window=10))
-        {'num_walks': 582, 'walk_length': 11, 'block': 11, 'shared_negatives': 9}
+        {'num_walks': 534, 'walk_length': 6, 'block': 6, 'shared_negatives': 10}
     """
-    times = 2 if model.from_run is None else 1
-    length = min(model.walk_length, model.window + 1)
+    steps = min(model.window, max(SHORTEST, -(-model.window // 2)))
+    length = min(model.walk_length, steps + 1)
     block = min(model.block, length)
-    walks = min(MOST_WALKS, -(-times * model.num_walks * model.walk_length // length))
-    negatives = -(-model.shared_negatives * block // (times * model.block))
+    walks = min(MOST_WALKS, -(-model.num_walks * model.walk_length // length))
+    negatives = -(-model.shared_negatives * block // model.block)
     return {"num_walks": walks, "walk_length": length, "block": block, "shared_negatives": negatives}
 
 

@@ -55,7 +55,7 @@ def continue_run(
     """Go on with a run of walks on a graph that has grown; ``graph-emb train --from RUN --new-edges FILE`` in Python.
 
     New nodes begin with their neighbours' mean as old nodes lead it, see ``graph_emb.run.fitted_means``. Walks begin,
-    or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; walks end with the window.
+    or edges are drawn, where the graph has changed alone, see ``graph_emb.run.continuing``; walks are short.
     All rows that they meet are trained, walks by SGD in place at .3 of the rate of a whole training, else at the rule's
     own rate. After a run of composed rows each node goes on with a row of its own.
 

@@ -105,7 +105,7 @@ def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: P
     found = ge.continue_run(old, new, out=tmp_path / "next", num_walks=4)
     train = found.metrics["train"]
     assert (train["continued"], train["walks"]) == ({"new_nodes": 2, "changed_arcs": 0, "starts": 2}, 8)
-    assert train["first_lr"] == 0.3 * rate_of_walks(4 * 14 * 10, 66)  # 14 nodes, 33 edges
+    assert train["first_lr"] == 0.3 * rate_of_walks(4 * 14 * 6, 66)  # 14 nodes, 33 edges
     assert 0.3 * 0.025 < train["first_lr"] < 0.3 * 0.1
     assert found.embeddings is not None
     assert found.embeddings.node_ids.tolist() == [*range(6), *range(10, 16), 7, 3000]
@@ -122,28 +122,37 @@ def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: P
     assert config["model"]["from_run"] == str(tmp_path / "next")
 
 
-def test_walks_go_on_with_twice_the_tokens_of_the_run_and_end_with_the_window(
-    old: Path, new: Path, tmp_path: Path
-) -> None:
-    """Walks of 40 nodes trained few pairs with a new one, and its row had too few updates; so had it of walks with the
-    tokens of the run alone."""
+def test_walks_go_on_cut_after_half_the_window_with_the_tokens_of_the_run(old: Path, new: Path, tmp_path: Path) -> None:
+    """Walks of 40 nodes train few pairs with a new one, and its row has too few updates."""
     ge.pipeline("deepwalk", tmp_path / "old.csv", out=tmp_path / "near", report="none", window=2, **OPTIONS)
     found = ge.continue_run(tmp_path / "near", new, out=tmp_path / "next", report="none")
     model = read_config_file(tmp_path / "next" / "config.yaml")["model"]
-    assert (model["num_walks"], model["walk_length"], found.metrics["train"]["walks"]) == (20, 3, 40)
-    assert found.metrics["train"]["tokens"] == 2 * 2 * 3 * 10  # of two nodes, twice what the run had
+    assert (model["num_walks"], model["walk_length"], found.metrics["train"]["walks"]) == (10, 3, 20)
+    assert found.metrics["train"]["tokens"] == 2 * 3 * 10  # of two nodes, what the run had
     given = ge.continue_run(tmp_path / "near", new, num_walks=1, walk_length=4)
     assert given.metrics["train"]["tokens"] == 2 * 1 * 4
     again = write(tmp_path / "more.csv", [(10, 8)])
-    assert ge.continue_run(tmp_path / "next", again).metrics["train"]["tokens"] == 2 * 3 * 10  # not twice as many again
-    whole = {"num_walks": 6, "walk_length": 10, "block": 10, "shared_negatives": 8}
-    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10)) == whole
-    short = {"num_walks": 15, "walk_length": 4, "block": 4, "shared_negatives": 4}
-    assert cut_walks(DeepWalkConfig(num_walks=3, walk_length=10, window=3)) == short
-    assert cut_walks(DeepWalkConfig(**short, window=3, from_run="run")) == short  # a run that went on goes on as it did
-    assert cut_walks(DeepWalkConfig(block=5))["shared_negatives"] == 16  # blocks are full
+    assert ge.continue_run(tmp_path / "next", again).metrics["train"]["tokens"] == 3 * 10
+
+
+@pytest.mark.parametrize(
+    ("window", "length"), [(1, 2), (2, 3), (3, 4), (4, 4), (6, 4), (7, 5), (10, 6), (11, 7), (40, 10)]
+)
+def test_walks_that_go_on_take_half_the_window_but_three_steps_where_it_has_them(window: int, length: int) -> None:
+    found = cut_walks(DeepWalkConfig(num_walks=3, walk_length=10, window=window))
+    assert found == {
+        "num_walks": -(-30 // length),
+        "walk_length": length,
+        "block": length,
+        "shared_negatives": -(-32 * length // 20),
+    }
+    assert cut_walks(DeepWalkConfig(**found, window=window, from_run="run")) == found  # and then as they did
+
+
+def test_walks_that_go_on_have_full_blocks_and_are_no_more_than_a_run_may_have() -> None:
+    assert cut_walks(DeepWalkConfig(block=5))["shared_negatives"] == 32
     most = DeepWalkConfig(num_walks=100_000, walk_length=10, window=1)
-    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2, "block": 2, "shared_negatives": 2}
+    assert cut_walks(most) == {"num_walks": 100_000, "walk_length": 2, "block": 2, "shared_negatives": 4}
 
 
 @pytest.mark.parametrize(
@@ -189,8 +198,8 @@ def test_infer_walks_as_a_run_that_goes_on(old: Path, new: Path, tmp_path: Path)
     run = OldRun.read(tmp_path / "near")
     whole = plain_dataset(grown_dataset(read_dataset(run.config.dataset), str(new))).graph
     begin = start_of(run, whole, run.config.model, 0, only_new=True)
-    sampler = WalkSampler(whole, num_walks=20, walk_length=3, seed=0, starts=begin.starts)
-    cut = run.config.model.model_copy(update={"block": 3, "shared_negatives": 3})
+    sampler = WalkSampler(whole, num_walks=10, walk_length=3, seed=0, starts=begin.starts)
+    cut = run.config.model.model_copy(update={"block": 3, "shared_negatives": 5})
     train_new_rows(sampler, cut, begin, 1, 0, num_threads=1)
     rows = ge.infer(tmp_path / "near", new, num_threads=1)
     assert np.array_equal(rows.weights, begin.token[whole.find_nodes(rows.node_ids)])
