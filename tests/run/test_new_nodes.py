@@ -102,10 +102,10 @@ def test_walks_begin_at_new_nodes_and_changed_edges(old: Path, tmp_path: Path) -
 
 def test_a_run_goes_on_where_the_graph_changed(old: Path, new: Path, tmp_path: Path) -> None:
     before, context = load_embeddings(old), np.load(old / CONTEXT)
-    found = ge.continue_run(old, new, out=tmp_path / "next", num_walks=4)
+    found = ge.continue_run(old, new, out=tmp_path / "next", num_walks=8)
     train = found.metrics["train"]
-    assert (train["continued"], train["walks"]) == ({"new_nodes": 2, "changed_arcs": 0, "starts": 2}, 8)
-    assert train["first_lr"] == 0.3 * rate_of_walks(4 * 14 * 6, 66)  # 14 nodes, 33 edges
+    assert (train["continued"], train["walks"]) == ({"new_nodes": 2, "changed_arcs": 0, "starts": 2}, 16)
+    assert train["first_lr"] == 0.3 * rate_of_walks(8 * 14 * 6, 66)  # 14 nodes, 33 edges
     assert 0.3 * 0.025 < train["first_lr"] < 0.3 * 0.1
     assert found.embeddings is not None
     assert found.embeddings.node_ids.tolist() == [*range(6), *range(10, 16), 7, 3000]
