@@ -347,7 +347,7 @@ def triples_start(
         scopes = {"negative_scope": "global", "triple_scope": "global"}
         decay = "linear" if recipe.lr_decay == "plateau" else recipe.lr_decay
         # a level may have fewer rows than the graph has buckets
-        small = {"multilevel": False, "buckets": 0, "resident": None, "at_once": None}
+        small = {"multilevel": False, "buckets": 0, "resident": None, "passes": 1, "at_once": None}
         changed = {**small, "epochs": epochs, "valid_every": 0, "lr_decay": decay, **scopes}
         result = train_kge(
             level.graph,

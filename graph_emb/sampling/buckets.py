@@ -5,11 +5,12 @@ the next one differs in one part, which is a *swap*. The states follow BETA (Moh
 Massive Graph Embeddings on a Single Machine"): c - 1 parts stay while all others pass through the last place, so that
 these c - 1 are done with; then c - 1 of the others take their places. A bucket trains in one of the states that hold
 both of its parts, drawn at random as in COMET (Waleffe et al. 2023, "MariusGNN"), and the triples of a state are
-shuffled.
+shuffled. An epoch may pass over all states several times, named and drawn anew each time; a pass trains its share of
+the triples of every bucket, so that rows rest less long while others train.
 
-Everything is a function of (seed, epoch, p, c), whatever the placement of the table, the threads and the ranks.
+Everything is a function of (seed, epoch, p, c, P), whatever the placement of the table, the threads and the ranks.
 
-Legend: E entities, T triples, S states, p parts, c of them in memory.
+Legend: E entities, T triples, S states of an epoch, p parts, c of them in memory, P passes.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class BucketEpoch:
 
     Attributes:
         states: The parts in memory, (S, c).
-        state: In which state the bucket of two parts trains, (p, p).
+        state: In which state a pass trains its share of the bucket of two parts, (P, p, p).
     """
 
     states: np.ndarray
@@ -85,6 +86,7 @@ class BucketSchedule:
         resident: c, at least 2, at most p.
         num_rows: Of the table; part k has the rows ``bounds[k]`` to ``bounds[k + 1]``.
         seed: Any integer.
+        passes: P.
     Attributes:
         bounds: Shape (p + 1,).
     Raises:
@@ -96,13 +98,13 @@ class BucketSchedule:
         ([0, 25, 50, 75, 100], 5)
     """
 
-    def __init__(self, parts: int, resident: int, num_rows: int, seed: int = 0) -> None:
+    def __init__(self, parts: int, resident: int, num_rows: int, seed: int = 0, passes: int = 1) -> None:
         if not 2 <= resident <= parts <= num_rows:
             raise ConfigError(
                 f"buckets of {parts} parts, {resident} of them in memory, of {num_rows} rows: parts must be at least 2 "
                 "and at most the rows, those in memory at least 2 and at most all"
             )
-        self.parts, self.resident, self._seed = parts, resident, seed
+        self.parts, self.resident, self.passes, self._seed = parts, resident, passes, seed
         self.bounds = np.arange(parts + 1) * num_rows // parts
         self._names: list[np.ndarray] = []
 
@@ -113,24 +115,30 @@ class BucketSchedule:
     @property
     def num_swaps(self) -> int:
         """Swaps of an epoch."""
-        return len(self._states) - 1
+        return self.passes * (len(self._states) - 1)
 
     def epoch(self, epoch: int) -> BucketEpoch:
         """The order of an epoch, from 0."""
-        states = self._name(epoch)[self._states]
+        states, state = zip(*(self._pass(epoch * self.passes + k) for k in range(self.passes)), strict=True)
+        before = np.arange(self.passes)[:, None, None] * len(self._states)
+        return BucketEpoch(np.concatenate(states), np.stack(state) + before)
+
+    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The states of a pass, counted through all epochs, and in which of them each bucket trains."""
+        states = self._name(number)[self._states]
         held = np.zeros((len(states), self.parts), np.bool_)
         np.put_along_axis(held, states, True, axis=1)
-        draws = np.random.default_rng((self._seed, epoch, 1)).random((self.parts, self.parts))
+        draws = np.random.default_rng((self._seed, number, 1)).random((self.parts, self.parts))
         state = np.empty((self.parts, self.parts), np.int64)
         for first in range(self.parts):
             for second in range(self.parts):
                 able = np.flatnonzero(held[:, first] & held[:, second])
                 state[first, second] = able[int(draws[first, second] * len(able))]
-        return BucketEpoch(states, state)
+        return states, state
 
-    def _name(self, epoch: int) -> np.ndarray:
-        """Which part takes the place of each one of ``beta_states``, (p,)."""
-        for number in range(len(self._names), epoch + 1):
+    def _name(self, which: int) -> np.ndarray:
+        """Which part takes the place of each one of ``beta_states`` in a pass, (p,)."""
+        for number in range(len(self._names), which + 1):
             rng = np.random.default_rng((self._seed, number, 0))
             names = np.arange(self.parts)
             if number:
@@ -140,7 +148,7 @@ class BucketSchedule:
             else:
                 names = rng.permutation(names)
             self._names.append(names)
-        return self._names[epoch]
+        return self._names[which]
 
     def part_of(self, rows: np.ndarray) -> np.ndarray:
         """The part of each row, (B,)."""
@@ -201,18 +209,11 @@ class BucketOrder:
     Args:
         schedule: Of the entities' parts.
         triples: By the buckets of ``bucket_of``.
-        owner: The parts of entities, (B,) to (B,).
         seed: Of the shuffles.
     """
 
-    def __init__(
-        self,
-        schedule: BucketSchedule,
-        triples: TriplesByBucket,
-        owner: Callable[[np.ndarray], np.ndarray],
-        seed: int = 0,
-    ) -> None:
-        self._schedule, self._triples, self._owner, self._seed = schedule, triples, owner, seed
+    def __init__(self, schedule: BucketSchedule, triples: TriplesByBucket, seed: int = 0) -> None:
+        self._schedule, self._triples, self._seed = schedule, triples, seed
         self._epochs: dict[int, tuple[BucketEpoch, np.ndarray]] = {}
         self._state = -1, -1  # the epoch and state whose triples are shuffled
         self._shuffled: tuple[np.ndarray, np.ndarray | None] = np.empty(0, np.int64), None
@@ -220,8 +221,9 @@ class BucketOrder:
     def _epoch(self, epoch: int) -> tuple[BucketEpoch, np.ndarray]:
         """An epoch, and the triples of it when each of its states ends, (S,); two neighbours are kept."""
         if epoch not in self._epochs:
-            now = self._schedule.epoch(epoch)
-            sizes = np.bincount(now.state.ravel(), self._triples.sizes, len(now.states))
+            now, passes = self._schedule.epoch(epoch), self._schedule.passes
+            shares = (self._triples.sizes + np.arange(passes)[::-1, None]) // passes  # every P-th, from its own on
+            sizes = np.bincount(now.state.ravel(), shares.ravel(), len(now.states))
             self._epochs = {number: own for number, own in self._epochs.items() if abs(number - epoch) == 1}
             self._epochs[epoch] = now, np.cumsum(sizes.astype(np.int64))
         return self._epochs[epoch]
@@ -247,19 +249,21 @@ class BucketOrder:
         if self._state != (epoch, state):
             self._shuffled = np.empty(0, np.int64), None  # before the next ones are there
             now, _ = self._epoch(epoch)
-            runs = [self._triples.of(bucket) for bucket in np.flatnonzero(now.state.ravel() == state).tolist()]
-            numbers = np.concatenate([np.empty(0, np.int64), *(own for own, _ in runs)])
-            given = [records for _, records in runs if records is not None]
+            passes = self._schedule.passes
+            which = state // (len(now.states) // passes)
+            runs = [self._triples.of(bucket) for bucket in np.flatnonzero(now.state[which].ravel() == state).tolist()]
+            numbers = np.concatenate([np.empty(0, np.int64), *(own[which::passes] for own, _ in runs)])
+            given = [records[which::passes] for _, records in runs if records is not None]
             del runs
             order = np.random.default_rng((self._seed, epoch, state, 2)).permutation(len(numbers))
             self._shuffled = numbers[order], np.concatenate(given)[order] if given else None
             self._state = epoch, state
         return self._shuffled
 
-    def held_with(self, epoch: int, triples: np.ndarray) -> np.ndarray:
-        """The parts in memory when the middle triples of chunks (K, C, 3) train: (K, c)."""
-        (now, _), middle = self._epoch(epoch), triples[:, triples.shape[1] // 2]
-        return now.states[now.state[self._owner(middle[:, 0]), self._owner(middle[:, 2])]]
+    def held_at(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """The parts in memory when the triples at places (K,) of the order of an epoch train: (K, c)."""
+        now, ends = self._epoch(epoch)
+        return now.states[np.searchsorted(ends, places, side="right")]
 
     def ranges(self, epoch: int, low: int, high: int, *, last: bool = False) -> list[tuple[int, int]]:
         """The rows [low, high) of the parts that triples at places [low, high) of the order need, then of those that

@@ -29,17 +29,32 @@ def test_swaps_are_no_more_than_those_of_beta(parts: int, resident: int) -> None
 
 
 @pytest.mark.parametrize(("parts", "resident"), [*BETA, (5, 5), (2, 2), (7, 3), (9, 8)])
-@pytest.mark.parametrize("epoch", [0, 3])
-def test_each_bucket_trains_once_in_a_state_that_holds_both_parts(parts: int, resident: int, epoch: int) -> None:
-    schedule = BucketSchedule(parts, resident, 1000, seed=5)
+@pytest.mark.parametrize(("epoch", "passes"), [(0, 1), (3, 1), (2, 3)])
+def test_each_bucket_trains_once_a_pass_in_a_state_that_holds_both_parts(
+    parts: int, resident: int, epoch: int, passes: int
+) -> None:
+    schedule = BucketSchedule(parts, resident, 1000, seed=5, passes=passes)
     found = schedule.epoch(epoch)
-    assert len(found.states) - 1 == schedule.num_swaps == num_swaps(parts, resident)
-    for one, following in zip(found.states[:-1], found.states[1:], strict=True):
-        assert len(set(one.tolist()) - set(following.tolist())) == 1
+    each = num_swaps(parts, resident) + 1
+    assert len(found.states) == passes * each
+    assert schedule.num_swaps == passes * num_swaps(parts, resident)
+    for place, (one, following) in enumerate(zip(found.states[:-1], found.states[1:], strict=True), 1):
+        new = len(set(one.tolist()) - set(following.tolist()))
+        assert new == (0 if place % each == 0 else 1)  # a pass begins with the parts of the last
     assert all(len(set(one.tolist())) == resident for one in found.states)
-    for first in range(parts):
-        for second in range(parts):
-            assert {first, second} <= set(found.states[found.state[first, second]].tolist())
+    for which, first, second in np.ndindex(passes, parts, parts):
+        state = found.state[which, first, second]
+        assert state // each == which
+        assert {first, second} <= set(found.states[state].tolist())
+
+
+def test_the_passes_of_an_epoch_are_those_of_as_many_epochs_of_one() -> None:
+    once, thrice = BucketSchedule(8, 3, 100, seed=2), BucketSchedule(8, 3, 100, seed=2, passes=3)
+    alone, found = [once.epoch(epoch) for epoch in (6, 7, 8)], thrice.epoch(2)
+    assert np.array_equal(found.states, np.concatenate([own.states for own in alone]))
+    assert not np.array_equal(alone[0].states, alone[1].states)
+    each = len(alone[0].states)
+    assert np.array_equal(found.state, np.concatenate([own.state + k * each for k, own in enumerate(alone)]))
 
 
 def test_an_epoch_begins_with_the_parts_that_the_last_one_ended_with() -> None:
@@ -65,32 +80,37 @@ def test_parts_are_even_ranges_of_rows() -> None:
     assert schedule.part_of(np.array([0, 1, 2, 4, 5, 9])).tolist() == [0, 0, 1, 1, 2, 3]
 
 
-@pytest.mark.parametrize("piece", [64, 1 << 17])
+@pytest.mark.parametrize(("piece", "passes"), [(64, 1), (1 << 17, 1), (64, 3)])
 def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_the_next_state(
-    piece: int, monkeypatch: pytest.MonkeyPatch
+    piece: int, passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buckets, "PIECE", piece)
     rng = np.random.default_rng(0)
-    schedule = BucketSchedule(6, 3, 60, seed=4)
+    schedule = BucketSchedule(6, 3, 60, seed=4, passes=passes)
     rows = rng.permutation(60)
     triples = np.stack([rng.integers(0, 60, 300), np.zeros(300, int), rng.integers(0, 60, 300)], axis=1)
     owner = schedule.part_of(rows)
     bucket = bucket_of(schedule, lambda entities: owner[entities])
     by_bucket = HeldTriples(triples, bucket, 36)
-    order = BucketOrder(schedule, by_bucket, lambda entities: owner[entities], seed=4)
+    order = BucketOrder(schedule, by_bucket, seed=4)
     sequence, none = order.places(2, 0, 300)
     assert none is None
     assert sorted(sequence.tolist()) == list(range(300))
     for low, high in ((0, 1), (17, 160), (299, 300), (140, 141)):
         assert np.array_equal(order.places(2, low, high)[0], sequence[low:high])
-    another = BucketOrder(schedule, by_bucket, lambda e: owner[e], seed=5)
+    another = BucketOrder(schedule, by_bucket, seed=5)
     others = [order.places(3, 0, 300)[0], another.places(2, 0, 300)[0]]
     assert all(not np.array_equal(sequence, other) for other in others)
     before: set[int] = set()
     now = schedule.epoch(2)
+    share_of = np.empty(300, np.int64)  # every third of a bucket's triples is of the same pass
+    for one in range(36):
+        share_of[by_bucket.of(one)[0]] = np.arange(by_bucket.sizes[one]) % passes
+    trained = now.state[share_of[sequence], owner[triples[sequence, 0]], owner[triples[sequence, 2]]]
+    assert (np.diff(trained) >= 0).all()
     for low in range(0, 300, 20):
         own = triples[sequence[low : low + 20]]
-        states = np.unique(now.state[owner[own[:, 0]], owner[own[:, 2]]])
+        states = np.unique(now.state[share_of[sequence[low : low + 20]], owner[own[:, 0]], owner[own[:, 2]]])
         needed = {int(part) for state in states for part in now.states[state]}
         ranges = order.ranges(2, low, low + 20)
         parts = [int(owner[np.flatnonzero(rows == start)[0]]) for start, _ in ranges]
@@ -100,9 +120,8 @@ def test_places_of_the_order_need_the_parts_of_their_triples_and_then_those_of_t
         if before and len(states) == 1:
             assert needed <= before or len(needed - before) <= 1
         before = set(parts)
-        chunk = own.reshape(4, 5, 3)
-        for held, (head, _, tail) in zip(order.held_with(2, chunk), chunk[:, 2], strict=True):
-            assert {int(owner[head]), int(owner[tail])} <= set(held.tolist())
+        held = order.held_at(2, np.arange(low, low + 20))
+        assert np.array_equal(held, now.states[trained[low : low + 20]])
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -111,15 +130,15 @@ def test_the_first_part_that_the_next_epoch_adds_comes_while_the_last_state_trai
     ends = rng.integers(0, 10 if empty else 60, (300, 2))  # all in one part: each other state trains nothing
     triples = np.insert(ends, 1, 0, axis=1)
     by_bucket = HeldTriples(triples, bucket_of(schedule, schedule.part_of), 36)
-    order = BucketOrder(schedule, by_bucket, schedule.part_of, seed=4)
+    order = BucketOrder(schedule, by_bucket, seed=4)
     now, then = schedule.epoch(2), schedule.epoch(3)
     ranges = [order.ranges(2, 299, 300, last=last) for last in (True, False)]
     needed, found = ([low // 10 for low, _ in own] for own in ranges)
     assert found[: len(needed)] == needed
     assert len(needed) == schedule.resident
     if empty:  # of the next epoch's states one alone trains, with part 0
-        following = then.states[then.state[0, 0]]
-        assert set(needed) == {*now.states[now.state[0, 0]].tolist()}
+        following = then.states[then.state[0, 0, 0]]
+        assert set(needed) == {*now.states[now.state[0, 0, 0]].tolist()}
     else:
         assert set(needed) == {*now.states[-1].tolist()}
         following = then.states[1]

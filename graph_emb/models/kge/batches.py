@@ -153,7 +153,7 @@ class Batches:
                     occurrences = PartOccurrences(by_bucket, parts, on_disk.folder)
                 if config.subsampling:
                     count_answers(by_bucket, buckets.parts, graph.num_relations)
-            self._order = BucketOrder(buckets, by_bucket, parts.owner, seed)
+            self._order = BucketOrder(buckets, by_bucket, seed)
         self._negatives = ChunkNegatives(
             graph,
             self._num_negatives,
@@ -237,7 +237,8 @@ class Batches:
             if step.own is not None:
                 chosen = triples[step.places[step.own]]
                 numbers = step.own + step.number * -(-self._size // self._chunk)
-                among = None if self._order is None else self._order.held_with(epoch, chosen)
+                middle = start * self._size + step.places[step.own, self._chunk // 2]
+                among = None if self._order is None else self._order.held_at(epoch, middle)
                 found = self._negatives.candidates(chosen, numbers, step.side, epoch, among)
                 own.append((step, step.weights[step.own]))
                 chunks.append((chosen, found, step.side))

@@ -148,6 +148,13 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
     resident: Annotated[Count | None, At("train.resident")] = Field(
         default=None, ge=2, le=MOST_BUCKETS, description="parts of train.buckets in memory at a time; null: a quarter"
     )
+    passes: Annotated[Count, At("train.passes")] = Field(
+        default=1,
+        ge=1,
+        le=1_000,
+        description="over train.buckets in an epoch, each with its share of their triples: nearer to a training "
+        "without buckets, with as many times the swaps",
+    )
     at_once: Annotated[Count | None, At("train.at_once")] = Field(
         default=None,
         ge=2,
@@ -235,6 +242,8 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
             raise ValueError(f"resident = {self.resident} belongs to buckets; set train.buckets or leave it out")
         if not self.buckets and self.at_once is not None:
             raise ValueError(f"at_once = {self.at_once} belongs to buckets; set train.buckets to a number of parts")
+        if not self.buckets and self.passes > 1:
+            raise ValueError(f"passes = {self.passes} belongs to buckets; set train.buckets to a number of parts")
         if self.buckets == 0:
             return self
         said = f"buckets = {'auto' if self.buckets is None else self.buckets}"
@@ -246,6 +255,8 @@ class KGEConfig(TripleSettings, TableKind, MultilevelStart, RateSchedule):
                 )
             if self.resident is not None:
                 raise ValueError(f"resident = {self.resident}: {self.at_once} buckets at once hold 2 parts each")
+            if self.passes > 1:
+                raise ValueError(f"passes = {self.passes}: {self.at_once} buckets at once pass over all once an epoch")
         if self.buckets is not None and not 2 <= self.resident_parts <= self.buckets:
             raise ValueError(
                 f"{said}, resident = {self.resident}: at least 2 parts, and no more in memory than there are"

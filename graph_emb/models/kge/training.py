@@ -298,7 +298,8 @@ class _KGETraining:
             return None
         if config.at_once:
             return RoundSchedule(config.buckets, config.at_once, self.graph.num_entities, self.seed)
-        return BucketSchedule(config.buckets, config.resident_parts, self.graph.num_entities, self.seed)
+        sizes = (config.buckets, config.resident_parts, self.graph.num_entities)
+        return BucketSchedule(*sizes, self.seed, config.passes)
 
     def _check_room(self, schedule: BucketSchedule | RoundSchedule) -> None:
         """Raise a ConfigError where memory does not hold as many parts, with their state, as train together."""

@@ -212,7 +212,7 @@ class KGEFamily(Family):
         parts, held = self.model.buckets, self.model.resident_parts
         if self.model.at_once is not None:
             return plan_of_rounds(graph.num_entities, self.config)
-        swaps = num_swaps(parts, held)
+        swaps = self.model.passes * num_swaps(parts, held)
         moved = 2 * swaps / parts * bytes_of_rows(graph.num_entities, self.model)
         pace = ""
         if moved and not in_memory(self._placement()):
@@ -225,7 +225,8 @@ class KGEFamily(Family):
     def _warn_of_swaps(self, graph: KnowledgeGraph) -> None:
         """Say it where parts are swapped more often than a step is taken, with memory that ends that."""
         section, steps = self.config.train, graph.num_triples / self.model.batch_size
-        swaps = num_swaps(self.model.buckets, self.model.resident_parts)
+        passes = self.model.passes
+        swaps = passes * num_swaps(self.model.buckets, self.model.resident_parts)
         frames, pages = self._held_pages(graph.num_entities)
         if swaps <= steps or frames >= pages:
             return
@@ -234,7 +235,7 @@ class KGEFamily(Family):
             memory *= 2
             frames, pages = self._held_pages(graph.num_entities, memory)
             found = None if frames >= pages else _fewest_parts(frames, pages, most)
-            fewer = 0 if frames >= pages else swaps if found is None else num_swaps(*found)
+            fewer = 0 if frames >= pages else swaps if found is None else passes * num_swaps(*found)
         note(
             f"warning: train.memory = {section.memory!r} takes {swaps:,} swaps of parts in an epoch of {steps:,.0f} "
             f"steps, which is slow; with train.memory='{size_text(memory)}' train.buckets=auto takes {fewer:,}"

@@ -63,6 +63,10 @@ def check_rounds(config: RunConfig) -> None:
         )
     if model.resident is not None:
         raise ConfigError(f"train.resident = {model.resident}: {trainers} trainers hold 2 parts each; leave it out")
+    if model.passes > 1:
+        raise ConfigError(
+            f"train.passes = {model.passes}: {trainers} trainers pass over all buckets once an epoch; leave it out"
+        )
     if buckets < 2 * trainers:
         raise ConfigError(
             f"{said}: {trainers} trainers hold two parts each, and no two the same; take at least {2 * trainers}, or "

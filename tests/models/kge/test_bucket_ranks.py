@@ -265,6 +265,7 @@ def test_a_rank_that_fails_ends_the_training_of_all(ranks: Ranks) -> None:
         ({"buckets": 0}, "at_once = 2 belongs to buckets"),
         ({"buckets": None}, "at_once = 2 belongs to buckets; set train.buckets to a number"),
         ({"resident": 4}, "resident = 4: 2 buckets at once hold 2 parts each"),
+        ({"passes": 3}, "passes = 3: 2 buckets at once pass over all once an epoch"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(change: dict[str, Any], said: str) -> None:
@@ -353,6 +354,7 @@ def test_parts_that_travel_early_are_taken_off_the_memory(tmp_path: Path, memory
     [
         ({"train.buckets": 3}, "train.buckets = 3: 2 trainers hold two parts each, .* at least 4"),
         ({"train.resident": 2}, "train.resident = 2: 2 trainers hold 2 parts each"),
+        ({"train.passes": 2}, "train.passes = 2: 2 trainers pass over all buckets once"),
         ({"train.at_once": 3, "train.buckets": 6}, "train.at_once = 3: each of 2 trainers takes one"),
         ({"train.buckets": "auto"}, "train.buckets = auto follows train.memory"),
         ({"train.memory": "150KiB"}, "train.memory = '150KiB': a trainer holds two of 4 parts .* raise it to"),

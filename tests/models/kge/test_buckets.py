@@ -49,11 +49,11 @@ def placements(folder: Path, model: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("model", ["complex", "transe"])
+@pytest.mark.parametrize(("model", "passes"), [("complex", 1), ("transe", 1), ("complex", 2)])
 def test_buckets_on_any_placement_train_the_rows_of_buckets_in_memory(
-    tmp_path: Path, local_mode: None, model: str
+    tmp_path: Path, local_mode: None, model: str, passes: int
 ) -> None:
-    twice = config(model, epochs=2)
+    twice = config(model, epochs=2, passes=passes)
     host = train_kge(graph(), twice, num_threads=1)
     assert host.entities is not None
     for name, placement in placements(tmp_path, model).items():
@@ -66,16 +66,20 @@ def test_buckets_on_any_placement_train_the_rows_of_buckets_in_memory(
 
 
 def test_a_schedule_changes_the_order_and_a_step_has_triples_of_parts_that_are_in_memory(local_mode: None) -> None:
-    own, other = (train_kge(graph(), config(resident=c), num_threads=1).entities for c in (RESIDENT, PARTS))
+    own, *others = (
+        train_kge(graph(), config(**more), num_threads=1).entities for more in ({}, {"resident": PARTS}, {"passes": 2})
+    )
     assert own is not None
-    assert other is not None
-    assert not torch.equal(own, other)
+    for other in others:
+        assert other is not None
+        assert not torch.equal(own, other)
 
 
-def test_entities_of_a_step_lie_in_the_parts_that_it_names(local_mode: None) -> None:
+@pytest.mark.parametrize("passes", [1, 3])
+def test_entities_of_a_step_lie_in_the_parts_that_it_names(local_mode: None, passes: int) -> None:
     triples = graph(200)
     rows = np.random.default_rng(1).permutation(200)
-    schedule = BucketSchedule(PARTS, RESIDENT, 200, seed=0)
+    schedule = BucketSchedule(PARTS, RESIDENT, 200, seed=0, passes=passes)
     batches = Batches(triples, config(), 0, 0, 1, True, buckets=schedule, rows=rows)
     seen = []
     for step, batch in batches.epoch(1):
@@ -243,6 +247,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"buckets": 4, "table": "hash"}, "is of few rows, in memory"),
     ({"buckets": "auto", "table": "hash"}, "buckets = auto: table = 'hash' is of few rows"),
     ({"buckets": "auto", "resident": 5}, "resident = 5 belongs to buckets"),
+    ({"passes": 2}, "passes = 2 belongs to buckets; set train.buckets to a number"),
+    ({"buckets": "auto", "passes": 2}, "passes = 2 belongs to buckets"),
+    ({"buckets": 4, "passes": 0}, "passes"),
 ]
 
 
