@@ -69,6 +69,7 @@ def rows_and_scores(result: PipelineResult) -> tuple[list[torch.Tensor], Any]:
         ("types", 100, {"subsampling": True}),
         ("column", 100, {"negative_power": 0.75, "num_negatives": 5}),
         ("column", 1 << 20, {"negative_power": 2.0, "subsampling": True, "filter_negatives": False}),
+        ("types", 100, {"train": {**RECIPE["train"], "buckets": 16, "resident": 4, "passes": 3}}),
     ],
 )
 def test_triples_on_the_disk_train_and_judge_as_those_in_memory(
