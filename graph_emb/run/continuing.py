@@ -258,7 +258,7 @@ def cut_walks(model: PlainWalkConfig) -> dict[str, int]:
 
     Nearly all pairs of the rest of a walk from a new node are of old nodes, whose rows are trained, and what lies far
     away says little of a new one: short walks give new rows several times as many updates in the same time. A block has
-    as many negatives a token as the model's. Walks of a run that went on are as long as they can be.
+    as many negatives a token as the model's. What a run that went on took from here stays as it is.
 
     Example:
         >>> from graph_emb.models.skipgram.config import DeepWalkConfig
